@@ -1,7 +1,8 @@
 #!/bin/sh
 # Fails where a source line has more than 120 columns (tables of documents and text tests apart), where a function
-# local to a file has a name that stands in more than two files (grep and stack traces could not tell them apart),
-# where a folder's README does not name a file of it, where more files name an op than the table below allows, and where
+# local to a file has a name that stands in more than two files (grep and stack traces could not tell them apart) or is
+# one bare word, where two files have structs of one name, where a coined word stands in place of the field's, where a
+# folder's README does not name a file of it, where more files name an op than the table below allows, and where
 # text was damaged by wrapping it again.
 cd "$(dirname "$0")/.." || exit 1
 folders='include ir frontend passes codegen runtime tests bench examples'
@@ -20,6 +21,8 @@ files=$(find $folders run CMakeLists.txt -name '*.[ch]' -o -name '*.cpp' -o -nam
     -o -name '*.inc' -o -name '*.sh' -o -name '*.cmake' -o -name '*.txt' -o -name run)
 [ "$(echo "$files" | wc -l)" -gt 300 ] || result 'files found' "$files"
 # shellcheck disable=SC2086
+readmes=$(find $folders -name README.md)
+# shellcheck disable=SC2086
 long=$(awk 'length($0) > 120 { print "  " FILENAME ":" FNR ": " length($0) }' $files)
 result 'lines over 120 columns' "$long"
 
@@ -31,6 +34,21 @@ result 'names of file-local functions in more than two files' "$shared"
 names=$(grep -rhcE '^static [^=;]*[a-z_0-9]+\(' --include='*.c' ir passes codegen runtime frontend |
     awk '{ n += $1 } END { print n }')
 if [ "$names" -lt 1000 ]; then result 'functions found' "$names"; fi
+
+# A file-local function says what it does, with its file's subject in front: one bare word is found everywhere and
+# says nothing in a stack trace.
+bare=$(grep -rnE '^static [^=;{}()]*[ *][a-z0-9]+\(' --include='*.c' ir passes codegen runtime frontend |
+    grep -v 'passes/lower/lower_map.c.* innermost(' | sed 's/^/  /')
+result 'file-local functions named by one bare word' "$bare"
+
+# A debugger knows a struct by its name alone.  Opaque types that each driver, or each program that runs regions,
+# defines for itself are the exception.
+structs=$(grep -rnoE '^struct [a-z_0-9]+ \{' --include='*.[ch]' ir passes codegen runtime frontend |
+    sed 's/:[0-9]*:struct / /; s/ {$//' |
+    awk '{ n[$2]++; where[$2] = where[$2] " " $1; if ($1 ~ /\.c$/) own[$2] = 1 }
+        END { for (s in n) if (n[s] > 1 && own[s]) print "  " s ":" where[s] }' |
+    grep -vE '^  (driver_device|driver_kernel|region_frame):')
+result 'structs of one file whose name another file has' "$structs"
 
 # A folder's README names each of its source files.
 unnamed=$(find ir passes codegen runtime frontend -mindepth 2 -name README.md | while read -r readme; do
@@ -76,6 +94,57 @@ result 'folders of more than 22 source files' "$crowded"
 private=$(grep -nwiE "the house|ambient|mark_again|way around|past the caches?|meets? (nobody|no one)|buf_inside|\
 numbers? of this run|twin|teams?|whoever|as ever" $files README.md | grep -v '^tests/style.sh' | sed 's/^/  /')
 result 'words that have a standard term instead' "$private"
+
+# Coined words, and the field's words to use: WORDS => USE.  Exact identifiers and phrases, so that ordinary English is
+# not hit.
+while read -r line; do
+    words=${line%% => *}
+    # shellcheck disable=SC2086
+    coined=$(grep -nwE -e "$words" $files README.md $readmes | grep -vE '^tests/(style|convention).sh' |
+        cut -c1-150 | sed 's/^/  /')
+    result "$words: use ${line##* => }" "$coined"
+done <<END
+stand-ins?|stand_ins? => placeholder (size), fallback (program), mock (driver)
+find_turned|transposed_turn|may_turn|gpu_turn|map_may_turn|SCHED_GPU_TURN => transposed, transpose
+handed in|hands in|handed over|hand_over => user-supplied, submitted
+across the grain => non-contiguous
+by turns|by_turns => in alternation
+await_filled|await_used|filled and used|await_turn => full barrier, empty barrier, ping-pong
+roles of a block|dot_roles|attention_roles|begin_role => warp specialization: producer, consumer
+panel copies => TMA loads (bulk tensor copies)
+neighbours (in|of|along) each|NEIGHBOURS|has_neighbour|without neighbours => vector width, adjacent elements
+lower_exp_down|k_exp_down|exp_down => exp_nonpositive
+ix_whole|ix_below|ix_times => ix_assume_range, ix_assume_below, ix_mul
+carriers?|Carrier|CARRIER_[A-Z]+ => transport
+patience|patience_of => deadline
+thin_[a-z]+|dot_thin|gpu_thin|may_be_thin|THIN => skinny
+places_(add|flat|gather|scatter)|kept_places => indices
+in_pairs => bf16_dot2
+can_say|schedule_no|kernel_refuse|misfits? => source_is_supported, reject_schedule, kernel_mark_unsupported, check_call
+found_rightly|namesakes|run_schedule => verify_memo_hit, find_by_name, select_family
+keep_unit|unwidened|digested => commit_tuned, strip_widening, stable_shape
+(simplify|kernel|launch)_settle|settle_(constant|device) => canonicalize, resolve
+pair_sees|pairs_see|pairs that (do not )?see each|that a query sees => unmasked, attends to
+walked rows?|rows are walked|are walked (in|chunk|as)|one walk over|walks the (keys|rows) => iterated over, one pass
+tell_(kernel|progress|of_temporary)|may_be_one|parse_lead|put_part|newest_instead => describe_kernel, can_fuse_gradients
+END
+
+# Words of the field that a search has to find where the thing is.
+while read -r word folder; do
+    result "no file of $folder says $word" "$(grep -rqiwE "$word" "$folder" || echo '  none')"
+done <<END
+liveness passes/plan
+coalesc(ed|ing) passes/lower
+vectoriz(ed|ation) passes/lower
+split-K passes/lower/dot
+producer passes/lower
+consumer passes/lower
+TMA codegen/gpu
+ping-pong passes/lower
+swizzled? codegen/gpu
+look-back passes/lower/gpu
+rematerializ(ation|es) passes/graph
+END
 
 # The table "Where is ...?" of passes/README.md: each function is defined in the file that the table names.
 answers=$(sed -n '/^## Where is/,/^## Looking/s/^|.*| `\([^`]*\)` | `\([^`]*\)` |$/\1 \2/p' passes/README.md)

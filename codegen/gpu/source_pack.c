@@ -82,7 +82,7 @@ void source_pack_types(struct emitter *m)
 }
 
 /* Emits element `at` of the pack named p. */
-static void put_part(struct emitter *m, unsigned dtype, unsigned count, unsigned at, val p)
+static void put_packed(struct emitter *m, unsigned dtype, unsigned count, unsigned at, val p)
 {
     static const char axis[] = "xyzw";
     unsigned size = (unsigned)dtype_size(dtype), bytes = size * count, word = at * size / 4;
@@ -161,7 +161,7 @@ void source_store_vector(struct emitter *m, val v)
     for (unsigned e = 0; e < i->rows; e++) {
         source_line(m);
         text_put(m->t, "b%u[u32(%s) + %uu] = ", to, at, e);
-        put_part(m, dtype, i->rows, e, v);
+        put_packed(m, dtype, i->rows, e, v);
         text_put(m->t, ";\n");
     }
 }
@@ -208,7 +208,7 @@ void source_load_pack(struct emitter *m, val v)
     }
     source_declare(m, v);
     if (m->d->table)
-        put_part(m, dtype, p->count, p->at, p->first);
+        put_packed(m, dtype, p->count, p->at, p->first);
     else
         text_put(m->t, "p%u.v[%u]", p->first, p->at);
     text_put(m->t, i->dtype == KL_BOOL ? " != u8(0);\n" : ";\n");

@@ -8,7 +8,7 @@
 
 enum { SHOWN = 24, LIMIT_ROUNDS = 3 };
 
-kl_profile_row *rows_add(struct rows *t, const char *name, const char *where)
+kl_profile_row *rows_add(struct profile_rows *t, const char *name, const char *where)
 {
     if (!mem_reserve(&t->v, &t->cap, t->n + 1, sizeof *t->v) ||
         !mem_reserve(&t->name, &t->name_cap, t->n + 1, sizeof *t->name))
@@ -31,7 +31,7 @@ struct collecting {
 
 static kl_profile_row *kernel_row(struct collecting *c, const struct program *p, const struct command *cmd)
 {
-    struct rows *rows = &c->p->kernel;
+    struct profile_rows *rows = &c->p->kernel;
     const char *trace = c->times->x->captured->name;
     uint32_t kernels = c->times->x->program->nkernel;
     uint32_t *at = &c->kernel[cmd->kind == CMD_KERNEL ? cmd->kernel : cmd->kind == CMD_COPY ? kernels : kernels + 1];
@@ -146,7 +146,7 @@ static int by_seconds(const void *a, const void *b)
     return x->seconds != y->seconds ? (x->seconds < y->seconds) - (x->seconds > y->seconds) : strcmp(x->name, y->name);
 }
 
-static void finish_rows(struct rows *t)
+static void finish_rows(struct profile_rows *t)
 {
     double all = 0;
     for (uint32_t i = 0; i < t->n; i++) {

@@ -6,7 +6,7 @@
 #include <kiln/profile.h>
 
 struct row_name { char name[128], where[64]; };
-struct rows {
+struct profile_rows {
     kl_profile_row *v;
     struct row_name *name;
     uint32_t n, cap, name_cap;
@@ -14,18 +14,18 @@ struct rows {
 struct own_profile {
     kl_profile seen;         /* first: the public part */
     struct timeline timeline;
-    struct rows kernel, line;
+    struct profile_rows kernel, line;
     char *table;
 };
 /* A new row; NULL: out of memory.  Its strings are set when all rows exist. */
-kl_profile_row *rows_add(struct rows *t, const char *name, const char *where);
+kl_profile_row *rows_add(struct profile_rows *t, const char *name, const char *where);
 
 /* ---- profile_lines.c ---- */
 /* Divides the time of a command among the lines of the ops that it computes. */
 struct line_sites { const struct graph *g; uint32_t *row, *stamp, stamp_cap, now; };
 /* for one graph; false: out of memory; lines_close in either case */
 bool lines_open(struct line_sites *s, const struct graph *g);
-bool lines_add(struct line_sites *s, struct rows *line, const struct command *c, const struct groups *groups,
+bool lines_add(struct line_sites *s, struct profile_rows *line, const struct command *c, const struct groups *groups,
                const kl_profile_row *took);
 void lines_close(struct line_sites *s);
 

@@ -14,7 +14,7 @@ void lines_close(struct line_sites *s)
     mem_free(s->stamp);
 }
 
-static kl_profile_row *row_called(struct rows *line, const struct row_name *n)
+static kl_profile_row *row_called(struct profile_rows *line, const struct row_name *n)
 {
     uint32_t i = 0;
     while (i < line->n && strcmp(line->name[i].name, n->name))
@@ -23,7 +23,7 @@ static kl_profile_row *row_called(struct rows *line, const struct row_name *n)
 }
 
 /* The row of a node's line, which nodes of other graphs may share. */
-static kl_profile_row *row_of(struct line_sites *s, struct rows *line, ref r)
+static kl_profile_row *row_of(struct line_sites *s, struct profile_rows *line, ref r)
 {
     uint32_t site = node_at(s->g, r)->site;
     const kl_site *at = &s->g->site[site];
@@ -59,7 +59,7 @@ static double work_of(const struct graph *g, ref r)
     return max;
 }
 
-static bool add_part(struct line_sites *s, struct rows *line, ref r, double part, const kl_profile_row *took)
+static bool add_part(struct line_sites *s, struct profile_rows *line, ref r, double part, const kl_profile_row *took)
 {
     kl_profile_row *row = row_of(s, line, r);
     if (!row || !mem_reserve(&s->stamp, &s->stamp_cap, line->n, sizeof *s->stamp))
@@ -75,7 +75,8 @@ static bool add_part(struct line_sites *s, struct rows *line, ref r, double part
     return true;
 }
 
-static bool add_nodes(struct line_sites *s, struct rows *line, const ref *node, uint32_t n, const kl_profile_row *took)
+static bool add_nodes(struct line_sites *s, struct profile_rows *line, const ref *node, uint32_t n,
+                      const kl_profile_row *took)
 {
     double all = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -87,7 +88,7 @@ static bool add_nodes(struct line_sites *s, struct rows *line, const ref *node, 
 }
 
 /* The interpreter's only command computes the whole graph; a region op counts as one node. */
-static bool add_graph(struct line_sites *s, struct rows *line, const kl_profile_row *took)
+static bool add_graph(struct line_sites *s, struct profile_rows *line, const kl_profile_row *took)
 {
     uint32_t n = 0;
     ref *node = mem_alloc(s->g->nnode * sizeof *node);
@@ -99,7 +100,7 @@ static bool add_graph(struct line_sites *s, struct rows *line, const kl_profile_
     return ok;
 }
 
-bool lines_add(struct line_sites *s, struct rows *line, const struct command *c, const struct groups *groups,
+bool lines_add(struct line_sites *s, struct profile_rows *line, const struct command *c, const struct groups *groups,
                const kl_profile_row *took)
 {
     s->now++;

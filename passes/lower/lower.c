@@ -8,10 +8,10 @@
 
 /* memo.point of scalars computed before the loops, and of nodes whose operands fix_scalars has seen; those of an
  * earlier lower_scalars are stale like any other. */
-static uint32_t permanent(const struct lowering *w) { return UINT32_MAX - 2 * w->epoch; }
-static uint32_t walked(const struct lowering *w) { return permanent(w) - 1; }
+static uint32_t memo_permanent(const struct lowering *w) { return UINT32_MAX - 2 * w->epoch; }
+static uint32_t memo_visited(const struct lowering *w) { return memo_permanent(w) - 1; }
 
-static struct lowering *self(struct lower *l) { return (struct lowering *)l; }
+static struct lowering *lowering_of(struct lower *l) { return (struct lowering *)l; }
 
 static bool lower_fail(struct lowering *w)
 {
@@ -171,7 +171,7 @@ static val elementwise_value(struct lowering *w, const struct node *n, const val
     return k_op(w->k, n->op, in);
 }
 
-static val compute(struct lowering *w, ref r, const val *coord)
+static val compute_node(struct lowering *w, ref r, const val *coord)
 {
     const struct node *n = &w->g->node[r];
     if (r == w->anchor)
@@ -194,13 +194,13 @@ val lower_at(struct lowering *w, ref r, const val *coord)
 {
     struct node_state *s = state_of(w, r);
     uint32_t rank = node_shape(w->g, r)->rank;
-    if (s->memo.point == permanent(w) || (s->memo.point == w->point && s->memo.where == w->l.where &&
+    if (s->memo.point == memo_permanent(w) || (s->memo.point == w->point && s->memo.where == w->l.where &&
                                           !memcmp(s->memo.coord, coord, rank * sizeof *coord)))
         return s->memo.value;
     bool outermost = !w->evaluating;
     uint32_t facts = ix_facts_begin(w->k);
     w->evaluating = true;
-    val v = compute(w, r, coord);
+    val v = compute_node(w, r, coord);
     if (outermost) { /* what was noted of coordinates is true of this element */
         ix_facts_end(w->k, facts);
         w->evaluating = false;
@@ -215,13 +215,13 @@ val lower_at(struct lowering *w, ref r, const val *coord)
 void lower_fix(struct lowering *w, ref r, val value)
 {
     struct node_state *s = state_of(w, r);
-    s->memo.point = permanent(w);
+    s->memo.point = memo_permanent(w);
     s->memo.value = value;
 }
 
 void lower_unfix(struct lowering *w, ref r) { state_of(w, r)->memo.point = 0; }
 
-static val at_callback(struct lower *l, ref r, const val *coord) { return lower_at(self(l), r, coord); }
+static val at_callback(struct lower *l, ref r, const val *coord) { return lower_at(lowering_of(l), r, coord); }
 
 struct element lower_element(struct lowering *w, ref r, const struct shape *s, const val *coord)
 {
@@ -308,7 +308,7 @@ static void fix_scalars(struct lowering *w, ref r)
     for (unsigned i = 0; i < n->nin; i++) {
         ref s = n->in[i];
         struct node_state *state = state_of(w, s);
-        if (state->memo.point == permanent(w))
+        if (state->memo.point == memo_permanent(w))
             continue;
         if (node_numel(w->g, s) == 1 && !lower_is_member(w, s)) {
             bool linear;
@@ -318,9 +318,9 @@ static void fix_scalars(struct lowering *w, ref r)
             for (int d = 0; d < KL_MAX_RANK; d++)
                 zero[d] = k_int(w->k, 0);
             lower_at(w, s, zero);
-            state->memo.point = permanent(w);
-        } else if (!lower_in_memory(w, s) && state->memo.point != walked(w)) {
-            state->memo.point = walked(w);
+            state->memo.point = memo_permanent(w);
+        } else if (!lower_in_memory(w, s) && state->memo.point != memo_visited(w)) {
+            state->memo.point = memo_visited(w);
             fix_scalars(w, s);
         }
     }
@@ -408,7 +408,7 @@ bool lower_in_prologue(const struct lowering *w, ref r)
 }
 
 /* Sums that a graph of absurd size would overflow stay at the largest number. */
-static int64_t estimated(double v) { return v < 0x1p63 ? (int64_t)v : INT64_MAX; }
+static int64_t clamp_estimate(double v) { return v < 0x1p63 ? (int64_t)v : INT64_MAX; }
 
 /* Elements that member r reads through its operand i, whose stored value is x: those of the smallest view on the way,
  * and no more than r has where it selects elements (a gather, a dynamic slice). */
@@ -459,7 +459,7 @@ static double bytes_touched(const struct lowering *w, ref x)
 }
 
 /* Bytes and operations are 0, not known, where they depend on data: attention's ranges of keys. */
-static void estimate(struct lowering *w)
+static void estimate_kernel(struct lowering *w)
 {
     double bytes = 0, flops = 0;
     bool known = true;
@@ -483,8 +483,8 @@ static void estimate(struct lowering *w)
             flops += (double)node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : stores_window(w, r) ? n->in[1] : r);
         }
     }
-    w->k->bytes = known ? estimated(bytes) : 0;
-    w->k->flops = known ? estimated(flops) : 0;
+    w->k->bytes = known ? clamp_estimate(bytes) : 0;
+    w->k->flops = known ? clamp_estimate(flops) : 0;
     w->k->placeholders = NULL; /* it outlives them */
 }
 
@@ -678,7 +678,7 @@ static bool build_kernel(struct lowering *w, struct err *e)
         return err_set(e, KL_ERR_COMPILE, "%s", w->k->err.msg);
     if (w->chooser->only)
         return !w->k->err.code || err_set(e, w->k->err.code, "%s", w->k->err.msg);
-    estimate(w);
+    estimate_kernel(w);
     return kernel_clean(w->k) ? kernel_verify(w->k, e) : err_set(e, w->k->err.code, "%s", w->k->err.msg);
 }
 

@@ -126,7 +126,7 @@ val lower_tasks(struct lowering *w, int64_t extent, val active, struct tasks *t)
 val lower_blocks(struct lowering *w, int64_t extent, val active, struct tasks *t);
 val lower_threads(struct lowering *w, int64_t threads, struct tasks *t);
 void lower_tasks_end(struct lowering *w, const struct tasks *t);
-/* So many neighbours, of the largest elements that members have in memory, are one access of a GPU. */
+/* So many adjacent elements, of the largest elements that members have in memory, are one access of a GPU. */
 int64_t lower_access(const struct lowering *w);
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);
@@ -150,7 +150,7 @@ void lower_unflatten_sizes(struct kernel *k, const struct size *dim, uint32_t ra
 
 /* ---- lower_memo.c ---- */
 bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target); /* false: out of memory */
-/* From here on it is the key of the group lowered with this schedule, which was handed in.  false: out of memory. */
+/* From here on it is the key of the group lowered with this schedule, which is user-supplied.  false: out of memory. */
 bool lower_key_schedule(struct lower_key *k, const struct schedule *s);
 void lower_key_free(struct lower_key *k);
 /* Fills *k and out's arguments from a group of the same key lowered before.  false: there is none. */

@@ -51,7 +51,7 @@ static bool is_index(const struct kernel *k, val v)
     return i->op == L_CONST || i->op == L_LOOP || (i->op >= L_PRIM && i->kind == INST_INDEX);
 }
 
-static bool merges(struct kernel *k, val index, val outer, val inner, struct size inner_size)
+static bool dimensions_merge(struct kernel *k, val index, val outer, val inner, struct size inner_size)
 {
     struct size so, si;
     if (!ix_depends(k, index, outer) && !ix_depends(k, index, inner))
@@ -70,7 +70,7 @@ bool lower_can_merge(struct kernel *k, val outer, val inner, struct size inner_s
         const val operand[3] = {i->a, i->b, i->c};
         for (int o = 0; o < 3; o++)
             if (operand[o] && k->inst[operand[o]].dtype == KL_I64 && is_index(k, operand[o]) &&
-                !merges(k, operand[o], outer, inner, inner_size))
+                !dimensions_merge(k, operand[o], outer, inner, inner_size))
                 return false;
     }
     return true;
@@ -194,7 +194,8 @@ struct body {               /* the loops of one part */
 
 static struct size innermost(const struct body *b) { return b->nest.size[b->nest.n - 1]; }
 
-/* Computes the stored members at `each` neighbours from `first` on, then stores all of them, so that the loads of one
+/* Computes the stored members at `each` adjacent elements from `first` on, then stores all of them, so that the loads
+ * of one
  * do not wait for the stores of another. */
 static void store_vector(struct lowering *w, const struct body *b, val first)
 {
@@ -282,7 +283,7 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
 }
 
 /* Emits the whole vectors of `length` elements from `first` on, at most `most`, then the elements of a last vector.
- * The length is a multiple of the neighbours that a lane computes. */
+ * The length is a multiple of the adjacent elements that a lane computes. */
 static void emit_symbolic_run(struct lowering *w, const struct body *b, val first, val length, int64_t max, bool whole)
 {
     struct kernel *k = w->k;
@@ -409,7 +410,7 @@ static ref find_window(const struct lowering *w, const struct body *b)
     return update && known && w->assigned && !w->chooser->caps->is_gpu ? window : NIL;
 }
 
-/* The greatest number of neighbours, up to `access`, that divides a size whatever its symbols are. */
+/* The greatest number of adjacent elements, up to `access`, that divides a size whatever its symbols are. */
 static int64_t whole_accesses(struct size size, int64_t access)
 {
     while (access > 1 && !size_is_constant(size) && !size_divides(size, access))

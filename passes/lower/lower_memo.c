@@ -7,7 +7,7 @@
  *
  * Entries are bounded by bytes, and the least recently used go first.  Without memory nothing is kept.
  *
- * The entries of a program's groups can be packed into bytes and handed in by another process of the same build, whose
+ * The entries of a program's groups can be packed into bytes and passed in by another process of the same build, whose
  * groups are then found. */
 #include "lower.h"
 #include <pthread.h>

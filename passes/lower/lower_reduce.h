@@ -40,7 +40,7 @@ void reduce_wide_columns(struct reduce *r, const struct shape *inner, const stru
 
 /* ---- gpu/lower_gpu_rows.c ---- */
 void gpu_reduce_rows(struct reduce *r);
-/* Reduces the `parts` sums of each result, which are neighbours in lbuf `sums`, by all threads of a block. */
+/* Reduces the `parts` sums of each result, which are adjacent in lbuf `sums`, by all threads of a block. */
 void gpu_reduce_parts(struct reduce *r, uint32_t sums, int64_t parts);
 
 #endif

@@ -1,7 +1,8 @@
 /* Lowers scatters, in the order that node.h specifies ("Numeric order").
  *
  * An iteration of the parallel loop computes a panel of the result: all elements along the axis, for one row of the
- * axes before it and one vector of neighbours in the axes after it (all of these, if they do not fill a vector). 
+ * axes before it and one vector of adjacent elements in the axes after it (all of these, if they do not fill a
+ * vector). 
  * It copies the first operand there, then loops over the index and combines the update.  So each element is
  * computed by one iteration, which takes its updates in order, for any number of threads.  A sum of half floats is
  * kept in an f32 panel in scratch and rounded at the end. */
@@ -22,12 +23,12 @@ struct scatter {
     uint32_t acc;               /* lbuf of the accumulator: the output, or scratch */
     bool scratch;
     bool whole;                 /* the panel has whole rows: it is contiguous along the axis */
-    int64_t pitch;              /* scratch: distance of neighbours along the axis, in elements */
+    int64_t pitch;              /* scratch: distance of adjacent elements along the axis, in elements */
 };
 
 /* Computes the coordinates of the element at `place` of the axis (in the result or the update) and inner index
  * `col`. */
-static void coordinates(const struct scatter *s, val place, val col, val *coord)
+static void scatter_coordinates(const struct scatter *s, val place, val col, val *coord)
 {
     uint32_t axis = s->n->attr.scatter.axis;
     memcpy(coord, s->outer_coord, s->outer.rank * sizeof *coord);
@@ -42,7 +43,7 @@ static val acc_index(const struct scatter *s, val place, val col)
     val coord[KL_MAX_RANK] = {0};
     if (s->scratch)
         return ix_add(k, ix_scale(k, place, s->pitch), s->whole ? col : s->w->lane);
-    coordinates(s, place, col, coord);
+    scatter_coordinates(s, place, col, coord);
     return lower_flatten(k, s->s, coord);
 }
 
@@ -53,7 +54,7 @@ static void copy_element(const struct scatter *s, val place, val col, bool in)
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     val coord[KL_MAX_RANK] = {0}, at = acc_index(s, place, col);
-    coordinates(s, place, col, coord);
+    scatter_coordinates(s, place, col, coord);
     lower_point(w);
     if (in) {
         k_store(k, s->acc, at, k_cast(k, lower_at(w, s->n->in[0], coord), s->dtype), w->pred);
@@ -102,7 +103,7 @@ static void bring_in(struct scatter *s, val col)
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_size(k, kernel_length(k, s->count)), 1), coord[KL_MAX_RANK] = {0};
     lower_point(w);
     val place = lower_index(k, lower_at(w, s->n->in[1], &i), s->at.len - 1), at = acc_index(s, place, col);
-    coordinates(s, i, col, coord);
+    scatter_coordinates(s, i, col, coord);
     val x = k_cast(k, lower_at(w, s->n->in[2], coord), s->dtype);
     if (s->op != OP_nil)
         x = k_op(k, s->op, (const val[]){k_load(k, s->acc, at, w->pred), x});
@@ -132,7 +133,7 @@ static void emit_panel(struct scatter *s, val base, int64_t rest)
         copy_flat(s, false);
 }
 
-static void emit(struct scatter *s)
+static void emit_scatter(struct scatter *s)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
@@ -183,5 +184,5 @@ void lower_scatter_group(struct lowering *w)
     s.dtype = s.scratch ? (unsigned)KL_F32 : n->dtype;
     s.acc = s.scratch ? k_buf(k, BUF_SCRATCH, KL_F32, s.at.len * s.pitch, 0) : lower_buffer(w, w->anchor, BUF_OUT);
     lower_scalars(w);
-    emit(&s);
+    emit_scatter(&s);
 }

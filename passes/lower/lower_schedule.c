@@ -85,7 +85,7 @@ uint32_t lower_width(const struct caps *caps, const struct loop_facts *f)
     return width;
 }
 
-enum { TASK_WORK = 1 << 15 }; /* elements of work that pay for handing a task to a thread */
+enum { TASK_WORK = 1 << 15 }; /* elements of work that pay for starting a task on a thread */
 
 int64_t lower_grain(int64_t extent, int64_t work)
 {
@@ -97,7 +97,7 @@ int64_t lower_grain(int64_t extent, int64_t work)
 /* Are results stored non-temporally?  Where the kernel's arrays fill the last cache, what it has stored first is gone
  * when it ends, and writing it there costs reading it, too.  But a state's next value goes where the old one was just
  * read. */
-static bool streams(const struct lowering *w, int64_t bytes)
+static bool results_are_streamed(const struct lowering *w, int64_t bytes)
 {
     return bytes >= w->chooser->caps->l3_bytes && !w->assigned && !w->placeholders;
 }
@@ -173,7 +173,8 @@ static uint32_t map_width(const struct caps *caps, const struct map_facts *f, co
     return f->parts > 1 && width > native ? native : width;
 }
 
-/* Neighbours for each lane of a GPU: as many as one access has, of 16 bytes of the largest elements, unless that leaves
+/* Vector width of each lane of a GPU: as many as one access has, of 16 bytes of the largest elements, unless that
+ * leaves
  * lanes or processors without work, or takes too many registers. */
 static uint16_t gpu_vector_width(const struct caps *caps, const struct map_facts *f, const struct schedule *s)
 {
@@ -234,7 +235,7 @@ static bool choose_transpose(struct lowering *w, const struct map_facts *f, stru
                                   " multiples of an access and the tile fits shared memory", s->width,
                                   (unsigned)GPU_TRANSPOSE_SIDE, (unsigned)GPU_TRANSPOSE_WIDE));
     if (!w->chooser->want) {
-        s->stream = streams(w, f->bytes);
+        s->stream = results_are_streamed(w, f->bytes);
         s->grain = lower_grain(f->transposed, GPU_TRANSPOSE_SIDE * GPU_TRANSPOSE_SIDE);
     }
     return schedule_end(w, s, legal);
@@ -257,7 +258,7 @@ bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *
             s->map.vector = gpu_vector_width(caps, f, s);
             s->map.tasks = BLOCKS_A_PROCESSOR * caps->threads;
         }
-        s->stream = streams(w, empty ? 0 : f->bytes);
+        s->stream = results_are_streamed(w, empty ? 0 : f->bytes);
         s->grain = map_grain(f, s);
     }
     return schedule_end(w, s, legal && map_legal(w, s));
@@ -274,7 +275,8 @@ static uint16_t numeric_lanes(int64_t length)
     return width;
 }
 
-/* Threads of a GPU's block for a row of so many elements, `each` neighbours in each access, `full` elements being worth
+/* Threads of a GPU's block for a row of so many elements, `each` adjacent elements in each access, `full` elements
+ * being worth
  * a thread. */
 static uint16_t gpu_row_width(const struct caps *caps, int64_t length, int64_t each, int64_t full)
 {
@@ -342,7 +344,7 @@ bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void
     if (!w->chooser->want) {
         find(w, s, f, ctx);
         s->rows.keep = s->rows.vector && !s->rows.held ? 0 : f->keep;
-        s->stream = streams(w, f->bytes);
+        s->stream = results_are_streamed(w, f->bytes);
         s->grain = lower_grain(f->rows, f->length * (f->reduces + 1));
     }
     return schedule_end(w, s, legal && rows_legal(w, f, s));
@@ -363,7 +365,7 @@ int64_t reduce_inner(const struct reduce_facts *f, uint32_t axes)
 }
 
 /* The last kept axes that lanes lie in: those which all accesses step over as over one, windows for example being
- * neighbours only within a row of the image.  All of them where that would leave less than half a vector. */
+ * contiguous only within a row of the image.  All of them where that would leave less than half a vector. */
 static uint16_t reduce_axes(const struct caps *caps, const struct reduce_facts *f)
 {
     return (uint16_t)(f->merged_length < (int64_t)caps->vector_bytes / f->compute / 2 ? f->max : f->merged);

@@ -1,7 +1,7 @@
 /* Choosing schedules: the part of lowering that knows the target.
  *
  * A family finds out what it needs of its group (its facts, which no target changes), has a record chosen by them, and
- * emits a kernel from group and record.  A record that is handed in is taken as it is where that is legal; fields it
+ * emits a kernel from group and record.  A user-supplied record is taken as it is where that is legal; fields it
  * leaves open (struct sched_field.chosen) are chosen as well. */
 #ifndef KILN_LOWER_SCHEDULE_H
 #define KILN_LOWER_SCHEDULE_H
@@ -10,8 +10,8 @@
 struct chooser {
     const struct caps *caps;
     uint32_t target;                    /* its number among the program's targets */
-    const struct schedule *want;        /* handed in; NULL: all is chosen */
-    struct sched_refusal *refusal;      /* of what is handed in */
+    const struct schedule *want;        /* user-supplied; NULL: all is chosen */
+    struct sched_refusal *refusal;      /* of the user-supplied record */
     bool only;                          /* the record is all that is asked for: no kernel is emitted */
 };
 
@@ -22,11 +22,11 @@ struct chooser {
 void chooser_find(struct chooser *c, const struct target_set *targets, unsigned device);
 /* Of all that is known of the target: what lowering does not read can only make kernels be lowered again. */
 struct hash128 chooser_hash(const struct chooser *c);
-/* Begins a record of this kind with what is handed in; false: that is of another kind. */
+/* Begins a record of this kind with the user-supplied one; false: that is of another kind. */
 bool schedule_begin(const struct lowering *w, enum sched_kind kind, struct schedule *s);
-/* Is a record of that kind handed in? */
+/* Is a record of that kind user-supplied? */
 bool schedule_wanted(const struct lowering *w, enum sched_kind kind);
-/* Refuses what is handed in; false. */
+/* Refuses the user-supplied record; false. */
 bool reject_schedule(const struct lowering *w, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Ends choosing: the kernel has the record, if that is legal and its numbers are within the table's limits. */
@@ -50,14 +50,14 @@ struct map_part {
     uint32_t work;                  /* primitives an element; */
     uint32_t depth;                 /*   of the longest chain, each of which needs the last; */
     uint32_t wide;                  /*   on numbers of 8 bytes: two registers a vector */
-    int64_t access;                 /* neighbours that one access of a GPU has */
+    int64_t access;                 /* adjacent elements that one access of a GPU has */
     bool flat;                      /* one dimension: iterations are blocks of vectors, else the outer dimensions */
     int64_t outer;
     /* blocks, or rows, of an iteration of the parallel loop: several where most iterations have nothing to do, a
      * window of a state in place */
     int64_t run;
 };
-/* transposed: blocks for an operand read across the grain (gpu/lower_gpu_transpose.c); 0: there is none.
+/* transposed: blocks for a non-contiguous operand (gpu/lower_gpu_transpose.c); 0: there is none.
  * transposed_wide: a thread may access several adjacent elements at once. */
 struct map_facts { const struct map_part *part; uint32_t parts; int64_t bytes, transposed; bool transposed_wide; };
 /* May the kernel be one with such blocks?  Only then is it found out whether there is such an operand. */
@@ -84,7 +84,7 @@ static inline int64_t rows_group(const struct schedule *s)
     enum { GROUP = 8, VECTORS = 4 };
     return s->rows.vector < GROUP / VECTORS ? GROUP : VECTORS * s->rows.vector;
 }
-/* find: fills f->keep and f->bytes, which are needed where nothing is handed in. */
+/* find: fills f->keep and f->bytes, which are needed where there is no user-supplied record. */
 typedef void rows_find(struct lowering *w, const struct schedule *s, struct rows_facts *f, void *ctx);
 bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void *ctx, struct schedule *s);
 
@@ -102,8 +102,8 @@ struct reduce_facts {
     int64_t bytes;                  /* of the operand */
     int64_t element, compute;       /* bytes of the operand's elements, and of those that are added up */
     bool prologue;                  /* the operand is computed here */
-    bool is_row;                    /* neighbours along the last axis are reduced into one result */
-    int64_t access;                 /* neighbours that one access of a GPU has */
+    bool is_row;                    /* adjacent elements along the last axis are reduced into one result */
+    int64_t access;                 /* adjacent elements that one access of a GPU has */
 };
 /* Results of the last `axes` kept axes. */
 int64_t reduce_inner(const struct reduce_facts *f, uint32_t axes);

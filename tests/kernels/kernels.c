@@ -400,7 +400,7 @@ static void attention(int64_t queries, int64_t keys, int sight)
     graph_free(g);
 }
 
-/* Elements in the order of memory are walked in that order, whatever their coordinates: nothing is divided. */
+/* Elements in the order of memory are visited in that order, whatever their coordinates: nothing is divided. */
 static void flat(void)
 {
     static const struct shape shapes[] = {{.rank = 1, .dim = {1050}}, {.rank = 3, .dim = {3, 5, 70}},

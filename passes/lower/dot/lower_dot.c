@@ -32,7 +32,7 @@ static struct axes axes_of(const struct dot *d, bool second)
     return x;
 }
 
-static struct shape pick(const struct shape *s, const uint8_t *axis, uint32_t n)
+static struct shape pick_dot_axes(const struct shape *s, const uint8_t *axis, uint32_t n)
 {
     struct shape r = {.rank = n};
     for (uint32_t i = 0; i < n; i++)
@@ -153,7 +153,7 @@ val dot_multiply_add(struct kernel *k, val a, val b, val acc)
 }
 
 /* Adds `steps` products, from k index k0 + off on, to every accumulator. */
-static void products(const struct dot *d, const struct tile *t, val off, int steps, val *acc)
+static void emit_fma_steps(const struct dot *d, const struct tile *t, val off, int steps, val *acc)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
@@ -343,7 +343,7 @@ static void emit_k_iterations(const struct dot *d, const struct tile *t, val fro
         if (t->waiting)
             emit_waiting(d, t, visit);
     }
-    products(d, t, j, steps, acc);
+    emit_fma_steps(d, t, j, steps, acc);
     for (int64_t i = 0; i < t->rows; i++)
         k_next(k, carry[i], acc[i]);
     k_end(k, visit);
@@ -386,7 +386,7 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
     if (whole)
         emit_k_iterations(d, t, k_int(k, 0), k_int(k, whole / UNROLL_K), UNROLL_K, acc);
     if (!d->symbolic_k)
-        products(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
+        emit_fma_steps(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
     for (int64_t i = 0; i < t->rows; i++) {
         val m = ix_add(k, t->m0, k_int(k, i));
         if (d->partial) {
@@ -471,8 +471,8 @@ static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, in
     }
 }
 
-/* Returns a / b for a >= 0 and b > 0; the result is at most `most`. */
-static val quotient(struct kernel *k, val a, val b, int64_t max)
+/* Returns a / b for a >= 0 and b > 0; the result is at most `max`. */
+static val emit_quotient(struct kernel *k, val a, val b, int64_t max)
 {
     val q = k_prim(k, P_DIV, a, b, 0);
     k->inst[q].kind = INST_INDEX;
@@ -492,7 +492,7 @@ static void emit_symbolic_blocks(const struct dot *d, struct tile *t, val first_
         val n = ix_div(k, ix_add(k, all, k_int(k, DOT_BLOCK - 1)), DOT_BLOCK);
         n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, one, 0), one, n);
         ix_assume_range(k, n, 1, d->blocks);
-        val even = quotient(k, ix_sub(k, ix_add(k, all, n), one), n, DOT_BLOCK);
+        val even = emit_quotient(k, ix_sub(k, ix_add(k, all, n), one), n, DOT_BLOCK);
         val length = ix_scale(k, ix_div(k, ix_add(k, even, k_int(k, 7)), 8), 8), last = ix_sub(k, n, one);
         val kb = k_loop(k, LOOP_SERIAL, zero, last, 1);
         t->kb = kb;
@@ -691,10 +691,10 @@ void lower_dot_group(struct lowering *w)
                     .out = w->g->shape[n->shape], .size = dot_sizes(w->g, n), .when = EPILOGUE_IN_TILE};
     d.run = d.size.n;
     struct axes a = axes_of(&d, false), b = axes_of(&d, true);
-    d.batch = pick(&d.a, a.batch, n->attr.dot.nbatch);
-    d.con = pick(&d.a, a.con, n->attr.dot.ncon);
-    d.free_a = pick(&d.a, a.fr, a.nfree);
-    d.free_b = pick(&d.b, b.fr, b.nfree);
+    d.batch = pick_dot_axes(&d.a, a.batch, n->attr.dot.nbatch);
+    d.con = pick_dot_axes(&d.a, a.con, n->attr.dot.ncon);
+    d.free_a = pick_dot_axes(&d.a, a.fr, a.nfree);
+    d.free_b = pick_dot_axes(&d.b, b.fr, b.nfree);
     d.element = (int64_t)dtype_size(w->g->node[n->in[0]].dtype);
     d.kblock = n->attr.dot.kblock;
     d.unit = n->attr.dot.pairs ? 2 : 1;

@@ -43,7 +43,7 @@ static bool fits_grid(const struct dot *d, const struct schedule *s)
 }
 
 /* Are there at least as many blocks as the GPU runs at once? */
-static bool occupies(const struct dot *d, const struct caps *caps, const struct schedule *s)
+static bool fills_the_gpu(const struct dot *d, const struct caps *caps, const struct schedule *s)
 {
     int64_t blocks = blocks_of(d, s), splits = dot_splits(d, split_of(s));
     return blocks >= (int64_t)caps->threads || blocks * splits >= (int64_t)caps->threads;
@@ -60,7 +60,7 @@ static int64_t max_parts(const struct dot *d, int64_t shortest)
 }
 
 /* Are most results of the blocks within the matrix? */
-static bool fills(const struct dot *d, const struct schedule *s)
+static bool blocks_are_full(const struct dot *d, const struct schedule *s)
 {
     return s->dot_blocks.block_m / 2 < d->size.m && s->dot_blocks.block_n / 2 < d->size.n;
 }
@@ -148,12 +148,12 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
         /* a later shape is only used if its block has fewer results */
         bool no_smaller = found && x.dot_blocks.block_m * x.dot_blocks.block_n >=
                                        s->dot_blocks.block_m * s->dot_blocks.block_n;
-        if (wrong_threads(d, c, &x).field || !fills(d, &x) || no_smaller)
+        if (wrong_threads(d, c, &x).field || !blocks_are_full(d, &x) || no_smaller)
             continue;
         choose_threads_split(d, c, &x);
         *s = x;
         found = true;
-        if (occupies(d, c, &x))
+        if (fills_the_gpu(d, c, &x))
             break;
     }
     if (!found && d->symbolic) { /* there is no other kernel for symbols on a GPU: the one with the shorter side */
@@ -199,7 +199,7 @@ static int64_t matrix_bytes(const struct dot *d, const struct schedule *s)
 }
 
 /* Does the unit multiply the product's factors? */
-static bool multiplies(const struct dot *d, const struct mma_caps *u)
+static bool unit_takes_factors(const struct dot *d, const struct mma_caps *u)
 {
     return u->subgroup && u->dtypes >> factors_of(d) & 1;
 }
@@ -213,10 +213,10 @@ static const struct mma_caps *unit_of(const struct dot *d, const struct caps *c,
     if (s->dot_matrix.async)
         return &c->mma_async;
     for (unsigned i = MMA_UNITS; i-- > 0;)
-        any = multiplies(d, &c->mma[i]) ? &c->mma[i] : any;
+        any = unit_takes_factors(d, &c->mma[i]) ? &c->mma[i] : any;
     for (unsigned i = 0; i < MMA_UNITS; i++) {
         const struct mma_caps *u = &c->mma[i];
-        if (multiplies(d, u) &&
+        if (unit_takes_factors(d, u) &&
             (open ? s->dot_matrix.mr % u->m == 0 && s->dot_matrix.nr % u->n == 0 && s->dot_matrix.step % u->k == 0
                   : s->dot_matrix.unit_m == u->m && s->dot_matrix.unit_n == u->n && s->dot_matrix.unit_k == u->k))
             return u;
@@ -315,9 +315,9 @@ static void choose_split(const struct dot *d, const struct caps *c, struct sched
 /* Do both factors have a dtype that the matrix units multiply? */
 static bool has_units(const struct dot *d, const struct caps *c)
 {
-    bool any = multiplies(d, &c->mma_async);
+    bool any = unit_takes_factors(d, &c->mma_async);
     for (unsigned i = 0; i < MMA_UNITS; i++)
-        any |= multiplies(d, &c->mma[i]);
+        any |= unit_takes_factors(d, &c->mma[i]);
     return any && d->w->g->node[d->n->in[1]].dtype == factors_of(d) && d->size.batch >= 1 && d->size.k >= 1;
 }
 
@@ -378,7 +378,7 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
                          bool async, const struct dot_order *o, struct schedule *s)
 {
     enum { HALF = 2 }; /* bytes of a half: a shape's step is in halves */
-    uint32_t subgroup = async ? multiplies(d, &c->mma_async) * c->mma_async.subgroup
+    uint32_t subgroup = async ? unit_takes_factors(d, &c->mma_async) * c->mma_async.subgroup
         : unit_of(d, c, &(struct schedule){0})->subgroup;
     bool found = false;
     double min = INFINITY, cycles;
@@ -392,7 +392,7 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
         x.dot_matrix.copy_a = x.dot_matrix.panels || ((async || o) && dot_matrix_copies(d, &x, o, false));
         x.dot_matrix.copy_b = x.dot_matrix.panels || ((async || o) && dot_matrix_copies(d, &x, o, true));
         x.dot_matrix.reordered = o != NULL;
-        if (wrong_matrix(d, c, &x).field || !fills(d, &x) || (async && !fits_grid(d, &x)))
+        if (wrong_matrix(d, c, &x).field || !blocks_are_full(d, &x) || (async && !fits_grid(d, &x)))
             continue;
         if (async)
             choose_async_split(d, c, &x, &cycles);
@@ -400,7 +400,7 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
             *s = x;
         min = async && cycles < min ? cycles : min;
         found = true;
-        if (!async && occupies(d, c, &x))
+        if (!async && fills_the_gpu(d, c, &x))
             break;
     }
     if (!found || !fits_grid(d, s))

@@ -327,7 +327,7 @@ static void choose_all(const struct dot *d, const struct caps *caps, bool comput
     choose_prefetch(&t, s);
 }
 
-/* ---- records that are handed in ---- */
+/* ---- user-supplied records ---- */
 
 /* What products by tiles and of bytes have in common. */
 static bool tile_legal(const struct dot *d, const struct schedule *s)
@@ -404,7 +404,7 @@ static uint16_t narrowed_lanes(const struct dot *d, const struct caps *caps, uns
 }
 
 /* Fills what a record leaves open. */
-static void complete(const struct dot *d, const struct caps *caps, bool computed, struct schedule *s)
+static void complete_schedule(const struct dot *d, const struct caps *caps, bool computed, struct schedule *s)
 {
     struct tiling t = {.d = d, .caps = caps, .run = s->dot.run ? s->dot.run : d->size.n, .packs = s->dot.pack_b,
                        .when = (enum sched_epilogue)s->dot.epilogue};
@@ -437,7 +437,7 @@ static bool choose_tiles(struct dot *d, struct schedule *s)
     }
     legal = legal && tile_legal(d, s);
     if (legal)
-        complete(d, caps, computed, s);
+        complete_schedule(d, caps, computed, s);
     legal = legal && rows_legal(d, s, s->dot.rows) && pack_legal(d, s) && epilogue_legal(d, computed, s) &&
             prefetch_legal(d, s);
     if (!d->w->chooser->want)

@@ -40,7 +40,7 @@ void pipeline_threads_barrier(struct kernel *k, int64_t threads)
 
 /* ---- roles ---- */
 
-static val begin_role(const struct pipeline *p, enum prim compare, val subgroup_number, uint64_t registers)
+static val begin_warp_role(const struct pipeline *p, enum prim compare, val subgroup_number, uint64_t registers)
 {
     struct kernel *k = p->k;
     val role = k_if(k, k_prim(k, compare, subgroup_number, k_int(k, p->consumers / p->subgroup), 0));
@@ -50,7 +50,7 @@ static val begin_role(const struct pipeline *p, enum prim compare, val subgroup_
 
 val pipeline_begin_producer(const struct pipeline *p, val subgroup_number)
 {
-    return begin_role(p, P_EQ, subgroup_number, PRODUCER_REGISTERS);
+    return begin_warp_role(p, P_EQ, subgroup_number, PRODUCER_REGISTERS);
 }
 
 val pipeline_begin_producer_thread(const struct pipeline *p, val t)
@@ -60,7 +60,7 @@ val pipeline_begin_producer_thread(const struct pipeline *p, val t)
 
 val pipeline_begin_consumers(const struct pipeline *p, val subgroup_number)
 {
-    return begin_role(p, P_LT, subgroup_number, CONSUMER_REGISTERS);
+    return begin_warp_role(p, P_LT, subgroup_number, CONSUMER_REGISTERS);
 }
 
 /* ---- stages ---- */
