@@ -19,7 +19,7 @@ struct rows {
     bool trial;                 /* the kernel is discarded: it is built to find what members cost, */
     bool weighing;              /*   from the first elements of each walk */
     uint64_t keep;              /* members, by bit, whose rows are kept in scratch */
-    int64_t each;               /* on a GPU: neighbours that a lane holds; 0: none */
+    int64_t each;               /* on a GPU: adjacent elements that a lane holds; 0: none */
     uint32_t nheld;             /* number of elements that a lane holds: of the row, or of a group of its elements */
     uint32_t late;              /* reduces, by bit, that the last walk folds */
     bool walks;                 /* they are of a group: */

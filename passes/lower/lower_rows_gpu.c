@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The index in the row of element e of a lane: `each` neighbours, then those of the next vector. */
+/* The index in the row of element e of a lane: `each` adjacent elements, then those of the next vector. */
 static void at_held(struct rows *s, uint32_t walk, uint32_t e)
 {
     struct lowering *w = s->w;
@@ -21,7 +21,8 @@ static void at_held(struct rows *s, uint32_t walk, uint32_t e)
         s->there[e] = e % each ? s->there[e - number]
             : k_prim(k, P_LT, w->column, ix_size(k, rows_length(s)), 0);
     } else if (left < k->sched.width * each && !s->there[e]) {
-        val first = e % each ? s->there[e - number] : 0; /* `each` neighbours are all within the row, or none is */
+        /* `each` adjacent elements are all within the row, or none is */
+        val first = e % each ? s->there[e - number] : 0;
         s->there[e] = first && left % each == 0 ? first
             : k_prim(k, P_LT, w->lane, k_int(k, left > number ? (left - number + each - 1) / each : 0), 0);
     }
@@ -207,7 +208,7 @@ static struct online fold_online(struct rows *s, uint32_t walk, struct online o)
     return (struct online){max, sum};
 }
 
-/* Online softmax (Milakov and Gimelshein, 2018): one walk over the row, in groups of elements, in place of two.  When a
+/* Online softmax (Milakov and Gimelshein, 2018): one pass over the row, in groups of elements, in place of two.  When a
  * group has a larger element, the sum is multiplied by e^(old maximum - new one).  Each group adds one such rounding to
  * those of the sum. */
 void rows_reduce_online(struct rows *s, uint32_t walk, uint32_t sum_reduce)
