@@ -624,7 +624,7 @@ void lower_map(struct lowering *w)
         facts.bytes = arrays.bytes;
         struct map_loops loops = loops_of(b[0].s, &b[0].nest);
         if (map_can_transpose(w, facts.parts))
-            facts.transposed = gpu_turn_find(w, &loops, &transpose);
+            facts.transposed = gpu_transpose_find(w, &loops, &transpose);
         facts.transposed_wide = transpose.read > 0;
         w->member = all;
         w->nmember = n;

@@ -54,7 +54,7 @@ struct gpu_transpose {
                                      possible */
 };
 /* Finds these operands.  Returns the number of tiles; 0: there are no such operands. */
-int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_transpose *found);
+int64_t gpu_transpose_find(struct lowering *w, const struct map_loops *m, struct gpu_transpose *found);
 void gpu_transpose(struct lowering *w, const struct gpu_transpose *found);
 
 /* ---- lower_gpu_scatter.c ---- */

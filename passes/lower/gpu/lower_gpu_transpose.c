@@ -360,7 +360,7 @@ static struct element *new_elements(struct lowering *w)
     return element;
 }
 
-int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_transpose *found)
+int64_t gpu_transpose_find(struct lowering *w, const struct map_loops *m, struct gpu_transpose *found)
 {
     struct transpose t = {.w = w, .m = m};
     if (m->n < 2 || m->size[m->n - 1].bound < SHORTEST)
