@@ -142,6 +142,7 @@ bool lower_short_rows(const struct graph *g, ref reduce);
 /* ---- lower_memo.c: lowered kernels, kept by the process up to a number of bytes ---- */
 void lower_memo_clear(void);
 size_t lower_memo_bytes(void);
+void lower_memo_limit(size_t bytes); /* keeps at most so many from now on; at first 16 MiB */
 extern const struct fork_part lower_memo_fork;
 /* A pack records the groups of the programs that are planned with it. memo_pack_end frees it and returns bytes, for
  * mem_free, with which memo_unpack gives these kernels to another process of this build; NULL: all were found, or there

@@ -43,6 +43,7 @@ kl_status kl_tune_with(const char *trace, const kl_tune_options *options)
     if (!x)
         return report(t, NULL, KL_ERR_ARGUMENT, "tune: no trace of the name \"%s\" has run", trace);
     kl_tune_options own = *options;
+    own.seconds = own.seconds > 0 ? own.seconds : KL_TUNE_SECONDS;
     struct tune_options o = {.seconds = own.seconds, .again = true, .progress = print_progress,
                              .found = describe_kernel, .ctx = &own};
     bool ok = x->fuse || err_set(&e, KL_ERR_ARGUMENT, "tune: trace \"%s\" ran unfused: only fused kernels are tuned",

@@ -184,12 +184,13 @@ kl_tensor kl_roi_align_at(const kl_site *site, kl_tensor a, kl_tensor boxes, kl_
     if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the boxes", boxes, &b) ||
         !describe(t, site, op, "the images", image, &im))
         return op_failed();
-    int64_t taps[2];
-    if (!options || options->height < 1 || options->width < 1 || options->samples < 1 ||
-        __builtin_mul_overflow(options->height, options->samples, &taps[0]) ||
-        __builtin_mul_overflow(options->width, options->samples, &taps[1]))
-        return refuse(t, site, KL_ERR_ARGUMENT, "%s: needs a height, a width and samples of at least 1, whose products "
-                      "fit 64 bits", op);
+    enum { DEFAULT_SAMPLES = 2 };
+    int64_t taps[2], samples = options && options->samples ? options->samples : DEFAULT_SAMPLES;
+    if (!options || options->height < 1 || options->width < 1 || samples < 1 ||
+        __builtin_mul_overflow(options->height, samples, &taps[0]) ||
+        __builtin_mul_overflow(options->width, samples, &taps[1]))
+        return refuse(t, site, KL_ERR_ARGUMENT, "%s: needs a height and a width of at least 1 and samples that are not "
+                      "negative, whose products fit 64 bits", op);
     if (v.shape.rank != 4 || b.shape.rank != 2 || b.shape.dim[1] != 4 || im.shape.rank != 1 ||
         im.shape.dim[0] != b.shape.dim[0] || shape_count(&v.shape) == 0)
         return refuse(t, site, KL_ERR_SHAPE, "%s: needs [N,C,H,W], boxes [R,4] and images [R], got %s, %s and %s", op,
@@ -200,7 +201,7 @@ kl_tensor kl_roi_align_at(const kl_site *site, kl_tensor a, kl_tensor boxes, kl_
                       op, dtype_name(v.dtype), dtype_name(b.dtype), dtype_name(im.dtype));
     if (!axes_are_numbers(t, site, op, &v.shape, 2, 2) || !(t = checked_begin(site, op)))
         return op_failed();
-    const int64_t s = options->samples, R = b.shape.dim[0], C = v.shape.dim[1], h = options->height,
+    const int64_t s = samples, R = b.shape.dim[0], C = v.shape.dim[1], h = options->height,
                   w = options->width;
     a = widen(t, site, a);
     boxes = widen(t, site, boxes);

@@ -89,17 +89,18 @@ typedef struct kl_tuned_kernel {
     bool complete;                /* there was time for all */
 } kl_tuned_kernel;
 
+enum { KL_TUNE_SECONDS = 60 };
 typedef struct kl_tune_options {
-    double seconds;               /* nothing new is measured after so long; 0: nothing at all */
+    double seconds;               /* nothing new is measured after so long; 0: KL_TUNE_SECONDS */
     void (*progress)(void *ctx, int done, int rounds);            /* called after each round; may be NULL */
     void (*kernel)(void *ctx, const kl_tuned_kernel *kernel);     /* called at the end, once a kernel; may be NULL */
     void *ctx;
 } kl_tune_options;
 
-/* Tunes the kernels of the program that a trace of this name ran last, for at most `seconds` and the round that runs
- * then.  Its kernels run on made-up values in memory of their own, as much as the trace's inputs, states and results
- * take once more; the trace's values stay as they are.  Work of other threads and processes makes the measurements
- * worse.  A frozen step goes on with the schedules that it has.
+/* Tunes the kernels of the program that a trace of this name ran last, for at most `seconds` (0: KL_TUNE_SECONDS) and
+ * the round that runs then.  Its kernels run on made-up values in memory of their own, as much as the trace's inputs,
+ * states and results take once more; the trace's values stay as they are.  Work of other threads and processes makes
+ * the measurements worse.  A frozen step goes on with the schedules that it has.
  * [errors ARGUMENT: no such trace has run, or it ran unfused, a number out of range, schedules of kl_set_schedules hold
  * for it; DEVICE: it has no kernels of a code generator; IO: the folder that keeps kernels cannot be written; TRACE:
  * one is open; MEMORY] */

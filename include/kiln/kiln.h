@@ -64,7 +64,8 @@ KL_API const char *kl_version(void);
  * - "fuse": 1 groups ops into kernels, 0 makes each op a kernel of its own.  Results are the same bits.
  * - "threads": the number of threads that run kernels; 0 means one for each processor.
  * - "cache_bytes": the limit in bytes of the kernels kept on disk; 0 keeps none there.
- * - "program_bytes": the limit in bytes of programs and their kernels in memory, at first 256 MiB.  Above it the least
+ * - "program_bytes": the limit in bytes of programs and their kernels in memory, at first 256 MiB, and a sixteenth as
+ *   much for kernels before there is code of them.  A trace of each shape has a program.  Above it the least
  *   recently run are evicted, but no program that is running, belongs to a frozen step, or was timed by a profile. 0
  *   keeps only those.
  * - "background_compile": 1 runs a new trace at once on unfused kernels while a background thread compiles the fused

@@ -51,7 +51,7 @@ bool shape_quantize(const struct graph *g, struct node *n, struct shape *out, st
 /* Blocks of elements through the same steps as lower_quantize. */
 bool eval_quantize(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
-    enum { BLOCK = 256 };
+    enum { BLOCK = 128 }; /* 4 KiB of stack */
     const unsigned from = node_at(g, n->in[X])->dtype, scale = node_at(g, n->in[SCALE])->dtype;
     const unsigned wide = wide_dtype(from, scale);
     const int64_t count = shape_count(&g->shape[n->shape]);

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20, MAX_PACKED = 4096 };
+enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20, MAX_PACKED = 4096 }; /* bytes: at first */
 
 /* How a node is met: computed in the kernel as a member or as a view or scalar of its own, or read from memory. */
 enum { KEY_MEMBER = 1, KEY_INLINE = 2, KEY_MEMORY = 3, KEY_STORED = 4, KEY_EXP_DOWN = 8,
@@ -37,7 +37,7 @@ enum { MEMO_CONSTANT = offsetof(struct memo_entry, hash) };
 
 static pthread_mutex_t memo_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
 static struct memo_entry *memo_bucket[MEMO_BUCKETS], *memo_newest, *memo_oldest;
-static size_t memo_bytes;
+static size_t memo_bytes, memo_limit = MEMO_BYTES;
 
 static void lower_memo_before_fork(void) { pthread_mutex_lock(&memo_lock); }
 static void lower_memo_after_fork(bool child) { (void)child, pthread_mutex_unlock(&memo_lock); }
@@ -242,6 +242,15 @@ void lower_memo_clear(void)
     pthread_mutex_unlock(&memo_lock);
 }
 
+void lower_memo_limit(size_t bytes)
+{
+    pthread_mutex_lock(&memo_lock);
+    memo_limit = bytes;
+    while (memo_bytes > memo_limit)
+        memo_drop(memo_oldest);
+    pthread_mutex_unlock(&memo_lock);
+}
+
 size_t lower_memo_bytes(void)
 {
     pthread_mutex_lock(&memo_lock);
@@ -296,7 +305,7 @@ static void memo_insert(struct memo_entry *m)
         *memo_place(m->hash) = m;
         memo_link_newest(m);
         memo_bytes += m->bytes;
-        while (memo_bytes > MEMO_BYTES)
+        while (memo_bytes > memo_limit)
             memo_drop(memo_oldest);
     }
     pthread_mutex_unlock(&memo_lock);

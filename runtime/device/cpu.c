@@ -28,25 +28,30 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards generator, an
 
 static bool cpu_make_key(struct disk_key *key)
 {
-    char text[16384];
-    return backend_identity(name, text, sizeof text) && disk_key_text(key, text, "(this processor)");
+    enum { ROOM = 16384 };
+    char *text = mem_alloc(ROOM);
+    bool ok = text && backend_identity(name, text, ROOM) && disk_key_text(key, text, "(this processor)");
+    mem_free(text);
+    return ok;
 }
 
 static bool read_kept(void)
 {
     struct disk_key key = {0};
     struct disk_code found;
-    char compiler[sizeof kept.compiler], now_is[sizeof kept.compiler];
     if (cpu_make_key(&key) && disk_load(&key, &found)) {
         if (found.code.size == sizeof kept) memcpy(&kept, found.code.bytes, sizeof kept);
         mem_free(found.file);
     }
     disk_key_free(&key);
     size_t path = strcspn(kept.compiler, " "); /* if the path of the library has a space, the entry is not used */
-    if (!path || path >= sizeof compiler) return false;
+    char *compiler = path && path < sizeof kept.compiler ? mem_alloc(path + 1 + sizeof kept.compiler) : NULL;
+    if (!compiler) return false;
+    char *now_is = compiler + path + 1;
     memcpy(compiler, kept.compiler, path);
-    compiler[path] = 0;
-    return file_identity(compiler, now_is, sizeof now_is) && !strcmp(now_is, kept.compiler);
+    bool same = file_identity(compiler, now_is, sizeof kept.compiler) && !strcmp(now_is, kept.compiler);
+    mem_free(compiler);
+    return same;
 }
 
 static void cpu_keep(struct description *d)

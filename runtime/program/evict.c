@@ -163,6 +163,8 @@ void cache_trim(void)
 
 void cache_limit_changed(void)
 {
+    enum { LOWERED_SHARE = 16 }; /* a sixteenth as much for lowered kernels */
+    lower_memo_limit((size_t)option_program_bytes() / LOWERED_SHARE);
     pthread_mutex_lock(&cache_lock);
     tried = 0;
     pthread_mutex_unlock(&cache_lock);

@@ -274,12 +274,26 @@ static kl_tensor g_unpool(kl_tensor x)
     return kl_max_unpool(x, i32(D(2, 3), (int32_t[]){4, 0, 2, 1, 1, 9}), 1, (int64_t[]){6});
 }
 
+/* Options that are zeros are the defaults. */
+static void roi_defaults(void)
+{
+    float two[8], zero[8];
+    kl_tensor boxes = f64(D(2, 4), (double[]){0, 0, 3, 2, 1, 0, 2, 3}), images = i32(D(2), (int32_t[]){0, 0});
+    kl_tensor a = kl_cast(image_of(8), KL_F32);
+    kl_roi_options o = {.height = 2, .width = 2, .samples = 2, .scale = 1};
+    boxes = kl_cast(boxes, KL_F32);
+    CHECK(kl_read(kl_narrow(kl_roi_align(a, boxes, images, &o), 1, 0, 1), two, sizeof two) == KL_OK);
+    o.samples = 0, o.scale = 0;
+    CHECK(kl_read(kl_narrow(kl_roi_align(a, boxes, images, &o), 1, 0, 1), zero, sizeof zero) == KL_OK);
+    CHECK(!memcmp(two, zero, sizeof two));
+}
+
 static void misuse(void)
 {
     kl_tensor a = kl_zeros(dev, KL_F32, D(1, 2, 3, 4)), i = kl_zeros(dev, KL_I32, D(2, 3)), p;
     kl_tensor boxes = kl_zeros(dev, KL_F32, D(2, 4)), images = kl_zeros(dev, KL_I32, D(2));
     kl_resize_options linear = {.sampling = KL_SAMPLING_LINEAR};
-    kl_roi_options o = {2, 2, 2, 1, true, false}, none = {2, 2, 0, 1, true, false};
+    kl_roi_options o = {2, 2, 2, 1, true, false}, none = {2, 2, -1, 1, true, false};
     REFUSED(kl_resize(a, 1, (int[]){4}, (int64_t[]){2}, NULL), KL_ERR_SHAPE, "resize: ", "axis 4");
     REFUSED(kl_resize(a, 1, (int[]){1}, (int64_t[]){0}, NULL), KL_ERR_SHAPE, "resize: ", "axis 1", "0 elements");
     REFUSED(kl_resize(a, 2, (int[]){1, 1}, (int64_t[]){2, 2}, NULL), KL_ERR_ARGUMENT, "resize: ", "twice");
@@ -320,6 +334,7 @@ static void test(kl_device d)
     GRADIENT(g_largest, 2, 5, 5);
     GRADIENT(g_places, 3, 7);
     GRADIENT(g_unpool, 2, 3);
+    roi_defaults();
     misuse();
     OK(kl_scope_end());
 }

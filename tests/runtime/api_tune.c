@@ -155,10 +155,11 @@ static void test_unwritable(void)
 
 static void test_budget(void)
 {
-    kl_tune_options o = {.seconds = 0, .progress = note_round, .kernel = note_kernel};
+    kl_tune_options o = {.seconds = 1e-9, .progress = note_round, .kernel = note_kernel};
     int rounds = seen.rounds, kernels = seen.kernels;
     OK(kl_tune_with("layer", &o));
     CHECK(seen.rounds == rounds && seen.kernels == kernels);
+    CHECK(kl_tune("layer", -1) == KL_ERR_ARGUMENT);
 }
 
 /* Option tune: the second run of a trace is preceded by measurements, the third is not. */
@@ -209,7 +210,7 @@ int main(int argc, char **argv)
     steps(before);
     CHECK(!memcmp(before, reference, sizeof before));
     test_budget();
-    kl_tune_options o = {.seconds = 3600, .progress = note_round, .kernel = note_kernel};
+    kl_tune_options o = {.progress = note_round, .kernel = note_kernel}; /* seconds: KL_TUNE_SECONDS */
     int64_t compiles = kl_counter("compiles");
     OK(kl_tune_with("layer", &o));
     CHECK(seen.kernels > 0 && seen.rounds > 0 && seen.tried >= seen.kernels && kl_counter("compiles") > compiles);

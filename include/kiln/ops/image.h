@@ -56,7 +56,7 @@ KL_API_AT kl_tensor kl_grid_sample(kl_tensor a, kl_tensor grid, kl_sampling samp
 
 typedef struct kl_roi_options {
     int64_t height, width;        /* of the result */
-    int64_t samples;              /* along each axis of an element of it, at least 1 */
+    int64_t samples;              /* along each axis of an element of it; 0: 2 */
     double scale;                 /* from the boxes' units to elements; 0: 1 */
     bool aligned;                 /* boxes are shifted by half an element; else none is below 1 element long */
     bool largest;                 /* the largest of the samples; else their mean */

@@ -79,13 +79,16 @@ static bool same_types(const struct type *a, const struct type *b, uint32_t n)
  * branches for inputs of different lengths or rates, of which only one fits. */
 static bool if_takes_one(struct node *n, const struct value *condition, const struct onnx_body *b, uint32_t nout)
 {
-    struct type result[2][CARRIED_MAX];
     if (!n->run->tracing || n->run->folding || !onnx_can_know(n, condition))
         return false;
-    enum probe_result yes = onnx_probe(n, b->g, result[0], nout), no = onnx_probe(n, b->other, result[1], nout);
-    if (yes == PROBE_FITS && no == PROBE_FITS)
-        return !same_types(result[0], result[1], nout);
-    return yes == PROBE_FAILS || no == PROBE_FAILS;
+    struct type *result = calloc(2 * (size_t)nout + 1, sizeof *result);
+    if (!result)
+        return onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    enum probe_result yes = onnx_probe(n, b->g, result, nout), no = onnx_probe(n, b->other, result + nout, nout);
+    bool one = yes == PROBE_FITS && no == PROBE_FITS ? !same_types(result, result + nout, nout)
+                                                     : yes == PROBE_FAILS || no == PROBE_FAILS;
+    free(result);
+    return one;
 }
 
 bool onnx_if(struct node *n)
