@@ -108,8 +108,10 @@ static val pred_in_padding(struct lowering *w, ref r, const val *coord)
 static val lower_load(struct lowering *w, ref r, const val *coord)
 {
     val i = lower_place(w, r, coord), padded = pred_in_padding(w, r, coord), there = padded ? padded : w->pred;
-    bool lanes = there && (w->pred_all || (w->lane && ix_depends(w->k, i, w->lane)));
-    val pred = lanes ? there : 0, where = w->l.where;
+    val where = w->l.where;
+    bool part = where && w->k->inst[where].varying; /* of the lanes that exist: the others may say anything */
+    bool lanes = there && (w->pred_all || (w->lane && (part || ix_depends(w->k, i, w->lane))));
+    val pred = lanes ? there : 0;
     if (where)
         pred = pred ? k_prim(w->k, P_AND, pred, where, 0) : where;
     if (w->loads)
