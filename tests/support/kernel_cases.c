@@ -236,7 +236,8 @@ static uint64_t field_value(struct kernel_cases *c, const struct sched_field *f,
         return (uint64_t)(f->min + rng_below(&c->r, f->max - f->min + 1));
     if (f->power)
         return UINT64_C(1) << rng_below(&c->r, f->max >= 64 && rng_below(&c->r, 2) ? 7 : 4);
-    switch (rng_below(&c->r, 8)) {
+    switch (rng_below(&c->r, 9)) {
+    case 8: return (uint64_t)f->max;
     case 0: return now + 1;
     case 1: return now ? now - 1 : 1;
     case 2: return 2 * now;
