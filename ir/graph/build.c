@@ -304,22 +304,75 @@ ref n_hypot_or_one(struct graph *g, ref a, ref b)
     return n_where(g, n_eq(g, r, n_k(g, r, 0)), n_k(g, r, 1), r);
 }
 
-/* ---- slices and pads of a symbolic number of rows ---- */
+/* ---- slices, pads and concats whose lengths have symbols ---- */
 
 static int64_t length_along(const struct graph *g, ref r, uint32_t axis) { return node_shape(g, r)->dim[axis]; }
 
-static bool slices_table(const struct graph *g, const struct node *n)
+/* A slice of a symbolic number of elements. */
+static bool slices_from_start(const struct node *n)
 {
-    return n->op == OP_slice && length_along(g, n->in[0], n->attr.slice.axis) >= 0 && n->attr.slice.start >= 0 &&
-           n->attr.slice.count < 0;
+    return n->op == OP_slice && n->attr.slice.start >= 0 && n->attr.slice.count < 0;
 }
 
-bool node_is_table_part(const struct graph *g, ref r)
+/* Is r a slice that begins at an index with symbols, but leaves a fixed number of elements after it?  *after: them. */
+static bool slices_from_end(const struct graph *g, const struct node *n, int64_t *after)
+{
+    const struct node a = *n;
+    if (n->op != OP_slice || n->attr.slice.start >= 0 || !n->attr.slice.count)
+        return false;
+    int64_t step = a.attr.slice.step;
+    const struct scaled rest[] = {{length_along(g, a.in[0], a.attr.slice.axis), 1}, {a.attr.slice.start, -1},
+                                  {a.attr.slice.count, -step}};
+    return dims_sum(g, 3, rest, step - 1, after) && *after >= 0;
+}
+
+/* A pad of a symbolic axis to one whose length is a number. */
+static bool pads_to_number(const struct graph *g, ref r)
 {
     const struct node *n = node_at(g, r);
-    return slices_table(g, n) ||
-           (n->op == OP_pad && length_along(g, n->in[0], n->attr.pad.axis) < 0 &&
-            length_along(g, r, n->attr.pad.axis) >= 0 && n->attr.pad.low >= 0 && !n->attr.pad.interior);
+    return n->op == OP_pad && length_along(g, n->in[0], n->attr.pad.axis) < 0 &&
+           length_along(g, r, n->attr.pad.axis) >= 0 && n->attr.pad.low >= 0 && !n->attr.pad.interior;
+}
+
+static bool has_elements_along(const struct graph *g, ref r, uint32_t axis)
+{
+    int64_t low, high;
+    return dim_range(g, length_along(g, r, axis), &low, &high) && low > 0;
+}
+
+/* A pad to a symbolic length that has a number of elements at two of three places: before the operand, the operand
+ * itself, after it.  The operand may not be empty: elements of it are read that are not used. */
+static bool pads_to_symbolic(const struct graph *g, ref r)
+{
+    const struct node *n = node_at(g, r);
+    if (n->op != OP_pad || n->attr.pad.interior || length_along(g, r, n->attr.pad.axis) >= 0)
+        return false;
+    int numbers = (n->attr.pad.low >= 0) + (n->attr.pad.high >= 0) + (length_along(g, n->in[0], n->attr.pad.axis) >= 0);
+    return numbers == 2 && has_elements_along(g, n->in[0], n->attr.pad.axis);
+}
+
+/* A concat of one symbolic length and numbers of elements.  *which: the operand of that length. */
+static bool joins_symbolic(const struct graph *g, ref r, unsigned *which)
+{
+    const struct node *n = node_at(g, r);
+    unsigned symbolic = 0;
+    bool all = n->op == OP_concat;
+    for (unsigned i = 0; all && i < n->nin; i++) {
+        all = has_elements_along(g, n->in[i], n->attr.axis.axis);
+        if (length_along(g, n->in[i], n->attr.axis.axis) < 0) {
+            *which = i;
+            symbolic++;
+        }
+    }
+    return all && symbolic == 1;
+}
+
+bool node_is_symbolic_part(const struct graph *g, ref r)
+{
+    int64_t after;
+    unsigned which;
+    return slices_from_start(node_at(g, r)) || slices_from_end(g, node_at(g, r), &after) || pads_to_number(g, r) ||
+           pads_to_symbolic(g, r) || joins_symbolic(g, r, &which);
 }
 
 /* start, start + step, ..: so many indices. */
@@ -331,13 +384,92 @@ static ref row_numbers(struct graph *g, int64_t count, int64_t start, int64_t st
     return i && start ? n_add(g, i, n_k(g, i, (double)start)) : i;
 }
 
-ref n_table_part(struct graph *to, const struct graph *from, ref r, const ref *map)
+static ref flip_axis(struct graph *g, ref x, uint32_t axis) { return n_flip(g, x, 1u << axis); }
+
+/* The shape of x, but with another length of the axis. */
+static struct shape shape_along(const struct graph *g, ref x, uint32_t axis, int64_t length)
+{
+    struct shape s = *node_shape(g, x);
+    s.dim[axis] = length;
+    return s;
+}
+
+/* The first `first` elements along an axis from a, the others from b, which is read from its element 0 at that index.
+ * A gather clamps the indices of elements that are not selected. */
+static ref select_from(struct graph *g, ref a, ref b, uint32_t axis, int64_t first, int64_t total)
+{
+    struct shape s = shape_along(g, b, axis, total);
+    ref at = n_iota(g, KL_I64, &s, axis);
+    ref y = n_gather(g, b, row_numbers(g, total, -first, 1), axis);
+    return n_where(g, n_lt(g, at, n_k(g, at, (double)first)), a, y);
+}
+
+/* x after `low` elements of the value; of x's elements there are, up to the total, as many as x has, then it is the
+ * value again. */
+static ref pad_before(struct graph *g, ref x, ref value, uint32_t axis, int64_t low, int64_t total)
+{
+    int64_t length = length_along(g, x, axis);
+    struct shape s = shape_along(g, x, axis, total);
+    ref fill = n_broadcast(g, value, &s), y = select_from(g, fill, x, axis, low, total);
+    if (length < 0)
+        return y;
+    ref at = n_iota(g, KL_I64, &s, axis);
+    return n_where(g, n_lt(g, at, n_k(g, at, (double)(low + length))), y, fill);
+}
+
+static ref pad_to_symbolic(struct graph *to, const struct graph *from, ref r, ref x, ref value)
+{
+    const struct node n = *node_at(from, r);
+    uint32_t axis = n.attr.pad.axis;
+    int64_t total = length_along(from, r, axis), low = n.attr.pad.low, high = n.attr.pad.high, part = total;
+    if (low < 0) /* counted from the end */
+        return flip_axis(to, pad_before(to, flip_axis(to, x, axis), value, axis, high, total), axis);
+    if (high < 0)
+        return pad_before(to, x, value, axis, low, total);
+    if (low && dims_sum(to, 2, (struct scaled[]){{total, 1}, {high, -1}}, 0, &part))
+        x = pad_before(to, x, value, axis, low, part);
+    return high ? flip_axis(to, pad_before(to, flip_axis(to, x, axis), value, axis, high, total), axis) : x;
+}
+
+/* a, which has a number of elements along the axis, then b. */
+static ref join_two(struct graph *g, ref a, ref b, uint32_t axis)
+{
+    int64_t first = length_along(g, a, axis), total = 0;
+    if (!a || !b || !dims_sum(g, 2, (struct scaled[]){{first, 1}, {length_along(g, b, axis), 1}}, 0, &total))
+        return NIL;
+    return select_from(g, n_gather(g, a, row_numbers(g, total, 0, 1), axis), b, axis, first, total);
+}
+
+static ref join_symbolic(struct graph *to, const struct node *n, unsigned which, const ref *map)
+{
+    uint32_t axis = n->attr.axis.axis;
+    ref x = map[n->in[which]];
+    for (unsigned i = which; i-- > 0;)
+        x = join_two(to, map[n->in[i]], x, axis);
+    for (unsigned i = which + 1; i < n->nin; i++)
+        x = flip_axis(to, join_two(to, flip_axis(to, map[n->in[i]], axis), flip_axis(to, x, axis), axis), axis);
+    return x;
+}
+
+ref n_symbolic_part(struct graph *to, const struct graph *from, ref r, const ref *map)
 {
     const struct node *n = node_at(from, r);
+    unsigned which;
     ref x = map[n->in[0]];
-    if (slices_table(from, n))
-        return n_gather(to, x, row_numbers(to, n->attr.slice.count, n->attr.slice.start, n->attr.slice.step),
-                        n->attr.slice.axis);
+    if (joins_symbolic(from, r, &which))
+        return join_symbolic(to, n, which, map);
+    if (pads_to_symbolic(from, r))
+        return pad_to_symbolic(to, from, r, x, map[n->in[1]]);
+    int64_t count = n->attr.slice.count, step = n->attr.slice.step, after;
+    if (slices_from_start(n))
+        return n_gather(to, x, row_numbers(to, count, n->attr.slice.start, step), n->attr.slice.axis);
+    if (slices_from_end(from, n, &after)) { /* counted from the end */
+        uint32_t along = n->attr.slice.axis;
+        x = flip_axis(to, x, along);
+        x = count < 0 ? n_gather(to, x, row_numbers(to, count, after, step), along)
+                      : n_slice(to, x, along, after, count, step);
+        return flip_axis(to, x, along);
+    }
     uint32_t axis = n->attr.pad.axis;
     ref rows = row_numbers(to, length_along(from, n->in[0], axis), n->attr.pad.low, 1);
     return n_scatter(to, n_broadcast(to, map[n->in[1]], node_shape(from, r)), rows, x, axis, SCATTER_SET);

@@ -242,7 +242,7 @@ struct size_limit { int64_t number, limit; uint8_t power[MAX_SYMBOLS]; const cha
 struct symbols {
     uint32_t users, n;
     struct symbol v[MAX_SYMBOLS];
-    struct size_limit varies; /* number 0: nothing depends on a size */
+    struct size_limit varies; /* number 0: nothing depends on a size, or, where there is a `why`, on a sum */
     struct affine *expr; uint32_t nexpr, expr_cap;
     struct intern expr_index;
 };

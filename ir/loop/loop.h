@@ -190,7 +190,7 @@ struct kernel {
     struct index_table *index;                       /* index.c: linear forms while building */
     /* While building, of a kernel for all values of symbols: what stands in for them in sizes, and their values. */
     const struct placeholders *placeholders;               /* NULL: there are none */
-    val symbol[MAX_STAND_INS];
+    val symbol[MAX_PLACEHOLDERS];
     struct err err;
 };
 

@@ -2,10 +2,27 @@
  * which are slots.  And how many iterations there are for values. */
 #include "loop.h"
 
+/* The value of a sum of symbols, which is an atom of linear forms. */
+static val sum_of_symbols(struct kernel *k, const struct placeholder *x)
+{
+    val v = k_int(k, x->sum.constant);
+    for (uint32_t i = 0; i < x->sum.n; i++) {
+        const struct symbol_term *t = &x->sum.term[i];
+        val a = k->symbol[t->symbol];
+        v = ix_add(k, v, ix_scale(k, t->times ? ix_mul(k, a, k->symbol[t->times - 1]) : a, t->by));
+    }
+    ix_assume_range(k, v, x->low, x->high);
+    return v;
+}
+
 void kernel_take_symbols(struct kernel *k, const struct placeholders *s)
 {
     k->placeholders = s && s->n ? s : NULL;
     for (uint32_t i = 0; k->placeholders && i < s->n; i++) {
+        if (placeholder_is_sum(&s->v[i])) {
+            k->symbol[i] = sum_of_symbols(k, &s->v[i]);
+            continue;
+        }
         k->symbol[i] = k_inst(k, L_SLOT, KL_I64, 0, 0, 0, s->v[i].slot | (uint64_t)s->v[i].high << 32);
         ix_bound(k, k->symbol[i], s->v[i].low, s->v[i].high);
     }

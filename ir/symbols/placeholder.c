@@ -13,10 +13,31 @@ static bool placeholder_refused(struct err *e, const char *what, const char *nam
 
 /* ---- which graphs have placeholders ---- */
 
-static bool dim_is_product(const struct graph *g, int64_t d)
+/* The number of the placeholder of a sum; s->n: there is none. */
+static uint32_t find_sum(const struct placeholders *s, const struct affine *sum)
+{
+    uint32_t i = 0;
+    while (i < s->n && (!placeholder_is_sum(&s->v[i]) || memcmp(&s->v[i].sum, sum, sizeof *sum)))
+        i++;
+    return i;
+}
+
+/* Has the length a placeholder for each factor?  A sum gets one here, if there is room. */
+static bool dim_has_factors(const struct graph *g, int64_t d, struct placeholders *s)
 {
     struct affine a;
-    return d >= 0 || (dim_affine(g, d, &a) && a.n == 1 && !a.constant && a.term[0].by > 0);
+    if (d >= 0)
+        return true;
+    if (!dim_affine(g, d, &a))
+        return false;
+    struct length_factors f = length_factors_of(&a);
+    struct placeholder x = {.sum = f.sum};
+    if (!f.sum.n || find_sum(s, &f.sum) < s->n)
+        return true;
+    if (s->n == MAX_PLACEHOLDERS || !affine_range(g, &f.sum, &x.low, &x.high) || x.low < 0 || x.high > MAX_BOUND)
+        return false;
+    s->v[s->n++] = x;
+    return true;
 }
 
 /* Of attention: have queries, keys and values numbers of elements that are no symbols?  Of what queries see, the last
@@ -124,32 +145,32 @@ static bool node_is_symbolic(const struct graph *g, const struct node *n)
     return any;
 }
 
-static bool shape_is_product(const struct graph *g, const struct shape *s)
+static bool shape_has_factors(const struct graph *g, const struct shape *s, struct placeholders *p)
 {
-    bool product = true;
+    bool all = true;
     for (uint32_t i = 0; i < s->rank; i++)
-        product &= dim_is_product(g, s->dim[i]);
-    return product;
+        all &= dim_has_factors(g, s->dim[i], p);
+    return all;
 }
 
 /* Are the lengths that a region op needs when it runs products?  Its regions and results are checked as nodes. */
-static bool region_op_takes(const struct graph *g, const struct node *n)
+static bool region_op_takes(const struct graph *g, const struct node *n, struct placeholders *s)
 {
-    bool takes = n->op != OP_scan || dim_is_product(g, n->attr.region.length);
+    bool takes = n->op != OP_scan || dim_has_factors(g, n->attr.region.length, s);
     for (uint32_t i = 0; n->op == OP_custom && i < node_custom(g, n)->nresult; i++)
-        takes &= shape_is_product(g, &g->shape[node_custom(g, n)->result[i].shape]);
+        takes &= shape_has_factors(g, &g->shape[node_custom(g, n)->result[i].shape], s);
     return takes;
 }
 
-static bool graph_takes(const struct graph *g, struct err *e)
+static bool graph_takes(const struct graph *g, struct placeholders *s, struct err *e)
 {
     for (uint32_t i = 0; i < g->nregion; i++)
-        if (!graph_takes(g->region[i], e))
+        if (!graph_takes(g->region[i], s, e))
             return false;
     for (ref r = 1; r < g->nnode; r++) {
         const struct node *n = &g->node[r];
-        if (op_is_region(n->op) && !region_op_takes(g, n))
-            return placeholder_refused(e, "a length of op %s is no product of a number and a symbol",
+        if (op_is_region(n->op) && !region_op_takes(g, n, s))
+            return placeholder_refused(e, "the lengths of op %s are too many sums of symbols, or too long",
                                        opinfo[n->op].name);
         if (op_is_region(n->op) || !node_is_symbolic(g, n))
             continue;
@@ -160,8 +181,8 @@ static bool graph_takes(const struct graph *g, struct err *e)
         if (op_is_reduce(n->op) && order_varies(g, n))
             return placeholder_refused(e, "the order of op %s depends on which of its axes are longer than 1",
                                     opinfo[n->op].name);
-        if (!shape_is_product(g, &g->shape[n->shape]))
-            return placeholder_refused(e, "a length of op %s is no product of a number and a symbol",
+        if (!shape_has_factors(g, &g->shape[n->shape], s))
+            return placeholder_refused(e, "the lengths of op %s are too many sums of symbols, or too long",
                                        opinfo[n->op].name);
     }
     return true;
@@ -177,7 +198,7 @@ static bool is_prime(int64_t n)
     return n > 1;
 }
 
-/* Does it divide a number that the graph has for a length, or the coefficient of a symbol? */
+/* Does it divide a number that the graph has for a length, or the number that all terms of one are multiples of? */
 static bool divides_a_length(const struct graph *g, int64_t prime)
 {
     for (ref r = 1; r < g->nnode; r++) {
@@ -187,7 +208,7 @@ static bool divides_a_length(const struct graph *g, int64_t prime)
         for (uint32_t i = 0; i < s->rank; i++) {
             struct affine a;
             dim_affine(g, s->dim[i], &a);
-            int64_t number = a.n ? a.term[0].by : a.constant;
+            int64_t number = length_factors_of(&a).number;
             if (number && number % prime == 0)
                 return true;
         }
@@ -201,7 +222,7 @@ static bool divides_a_length(const struct graph *g, int64_t prime)
     return false;
 }
 
-static bool choose_prime(const struct graph *g, const struct placeholders *s, struct placeholder *x)
+static void choose_prime(const struct graph *g, const struct placeholders *s, struct placeholder *x)
 {
     int64_t p = x->high > MIN_PRIME ? x->high : MIN_PRIME;
     for (bool taken = true; taken; p += taken) {
@@ -210,7 +231,6 @@ static bool choose_prime(const struct graph *g, const struct placeholders *s, st
             taken |= s->v[i].prime == p;
     }
     x->prime = p;
-    return true;
 }
 
 static uint32_t recorded_number(const struct symbols *recorded, const char *name)
@@ -232,28 +252,70 @@ static void note_limit(const struct graph *g, const struct symbols *recorded, st
             s->varies.power[recorded_number(recorded, g->symbols->v[i].name)] = l->power[i];
 }
 
+int64_t placeholder_value(const struct placeholders *s, uint32_t i, const uint64_t *slot)
+{
+    const struct placeholder *x = &s->v[i];
+    if (!placeholder_is_sum(x))
+        return (int64_t)slot[x->slot];
+    int64_t sum = x->sum.constant;
+    for (uint32_t k = 0; k < x->sum.n; k++) {
+        const struct symbol_term *t = &x->sum.term[k];
+        int64_t other = t->times ? (int64_t)slot[s->v[t->times - 1].slot] : 1;
+        sum += t->by * (int64_t)slot[s->v[t->symbol].slot] * other;
+    }
+    return sum;
+}
+
+/* The number that stands for a length.  One of a shape that no node has may have no factors: it gets any number. */
+static int64_t number_of_length(const void *ctx, const struct affine *a)
+{
+    const struct placeholders *s = ctx;
+    struct length_factors f = length_factors_of(a);
+    int64_t number = f.number;
+    for (uint32_t i = 0; i < f.nsymbol; i++)
+        number *= s->v[f.symbol[i]].prime;
+    uint32_t sum = f.sum.n ? find_sum(s, &f.sum) : s->n;
+    return sum < s->n ? number * s->v[sum].prime : number;
+}
+
+/* Reshapes of products of sums, whose factors factors_of does not find, have other numbers of elements. */
+static bool reshapes_agree(const struct graph *g)
+{
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].op == OP_reshape && node_numel(g, r) != node_numel(g, g->node[r].in[0]))
+            return false;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        if (!reshapes_agree(g->region[i]))
+            return false;
+    return true;
+}
+
 bool graph_use_placeholders(struct graph *g, const struct symbols *recorded, uint32_t slots, struct placeholders *s,
                             struct err *e)
 {
+    struct placeholders found = {0};
     *s = (struct placeholders){0};
     if (!g->symbols)
         return true;
-    if (!graph_takes(g, e) || g->symbols->varies.number) {
+    if (g->symbols->n > MAX_PLACEHOLDERS)
+        return placeholder_refused(e, "there are more than eight symbols%s", "");
+    for (uint32_t i = 0; i < g->symbols->n; i++) {
+        const struct symbol *v = &g->symbols->v[i];
+        if (v->high > MAX_BOUND)
+            return placeholder_refused(e, "the bound of symbol %s is above 2^31", v->name);
+        found.v[found.n++] = (struct placeholder){.low = v->low, .high = v->high,
+                                                  .slot = slots + recorded_number(recorded, v->name)};
+    }
+    if (!graph_takes(g, &found, e) || g->symbols->varies.why) {
         note_limit(g, recorded, s);
         return e->code ? false : placeholder_refused(e, "%s", s->varies.why);
     }
-    if (g->symbols->n > MAX_STAND_INS)
-        return placeholder_refused(e, "there are more than four symbols%s", "");
-    for (uint32_t i = 0; i < g->symbols->n; i++) {
-        const struct symbol *v = &g->symbols->v[i];
-        struct placeholder x = {.low = v->low, .high = v->high};
-        if (v->high > MAX_BOUND)
-            return placeholder_refused(e, "the bound of symbol %s is above 2^31", v->name);
-        x.slot = slots + recorded_number(recorded, v->name);
+    for (uint32_t i = 0; i < found.n; i++) {
+        struct placeholder x = found.v[i];
         choose_prime(g, s, &x);
         s->v[s->n++] = x;
     }
-    for (uint32_t i = 0; i < s->n; i++)
-        g->symbols->v[i].low = g->symbols->v[i].high = s->v[i].prime;
-    return graph_bind(g) >= 0 || err_set(e, g->err.code, "%s", g->err.msg);
+    if (!graph_bind_numbers(g, number_of_length, s))
+        return err_set(e, g->err.code, "%s", g->err.msg);
+    return reshapes_agree(g) || placeholder_refused(e, "a reshape is of a product of sums of symbols%s", "");
 }

@@ -31,7 +31,7 @@ struct size size_of_shape(const struct placeholders *s, const struct shape *shap
 struct size size_mul(struct size a, struct size b)
 {
     struct size x = {.bound = size_product(a.bound, b.bound), .number = size_product(a.number, b.number)};
-    for (uint32_t i = 0; x.number && i < MAX_STAND_INS; i++)
+    for (uint32_t i = 0; x.number && i < MAX_PLACEHOLDERS; i++)
         x.power[i] = (uint8_t)(a.power[i] + b.power[i]);
     return x;
 }
@@ -63,7 +63,7 @@ bool size_equal(struct size a, struct size b) { return a.number == b.number && s
 bool size_is_multiple(struct size a, struct size of)
 {
     bool multiple = of.number && a.number % of.number == 0;
-    for (uint32_t i = 0; a.number && i < MAX_STAND_INS; i++)
+    for (uint32_t i = 0; a.number && i < MAX_PLACEHOLDERS; i++)
         multiple &= a.power[i] >= of.power[i];
     return multiple;
 }
@@ -83,6 +83,6 @@ int64_t size_at(const struct placeholders *s, int64_t size, const uint64_t *slot
     int64_t n = a.number;
     for (uint32_t i = 0; i < s->n; i++)
         for (uint32_t k = 0; k < a.power[i]; k++)
-            n *= (int64_t)slot[s->v[i].slot];
+            n *= placeholder_value(s, i, slot);
     return n;
 }

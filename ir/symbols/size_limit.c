@@ -13,6 +13,19 @@ static int64_t product_bound(const struct symbols *s, const struct size_limit *l
     return n;
 }
 
+/* Is the product of the lengths on different sides of the limit for different values of the symbols? */
+static bool lengths_vary(const struct graph *g, const int64_t *length, uint32_t n, int64_t limit)
+{
+    int64_t min = 1, max = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        int64_t low, high;
+        if (!dim_range(g, length[i], &low, &high) || __builtin_mul_overflow(max, high, &max))
+            return true;
+        min *= low;
+    }
+    return min < limit && max >= limit;
+}
+
 void graph_depends_on(const struct graph *g, const int64_t *length, uint32_t n, int64_t limit, const char *why)
 {
     struct size_limit l = {.number = 1, .limit = limit, .why = why};
@@ -21,8 +34,11 @@ void graph_depends_on(const struct graph *g, const int64_t *length, uint32_t n, 
     for (uint32_t i = 0; i < n; i++) {
         struct affine a;
         dim_affine(g, length[i], &a);
-        if (a.n > 1 || (a.n && a.constant))
-            return; /* no product: such a length has no placeholder anyway */
+        if (a.n > 1 || (a.n && a.constant)) { /* a sum, which no ranges of symbols keep on one side */
+            if (lengths_vary(g, length, n, limit))
+                g->symbols->varies = (struct size_limit){.why = why};
+            return;
+        }
         if (__builtin_mul_overflow(l.number, a.n ? a.term[0].by : a.constant, &l.number))
             return;
         if (a.n)

@@ -1,9 +1,9 @@
 /* Dimensions that are expressions over symbols, sums of terms of one symbol or of two: arithmetic, ranges and text.
  *
- * A symbol may be any number within its bounds, each independently of the others.  Where it stands only once in an
- * expression, the least and the greatest value of the expression are exact, and "fits for every value" is a comparison
- * of numbers; where it is in several terms (n*m + n), that comparison may refuse what would fit.  Only what is never
- * negative and never too long is a dim. */
+ * A symbol may be any number within its bounds, each independently of the others.  Where an expression is linear in
+ * each of its symbols (n*m - m), its least and its greatest value are those at the ends of their bounds, and "fits for
+ * every value" is a comparison of numbers; with a square, or more than MAX_CORNER symbols, that comparison may refuse
+ * what would fit.  Only what is never negative and never too long is a dim. */
 #include "ir/text/text.h"
 #include <inttypes.h>
 #include <string.h>
@@ -84,8 +84,70 @@ static bool term_bound(const struct graph *g, const struct symbol_term *t, bool 
            (!other || !__builtin_mul_overflow(*out, low ? other->low : other->high, out));
 }
 
+enum { MAX_CORNER = 6 };   /* symbols whose bounds are tried in all combinations */
+
+/* The symbols of an expression that is linear in each of them; false: it is not, or has too many. */
+static bool linear_symbols(const struct affine *a, uint32_t *symbol, uint32_t *n)
+{
+    *n = 0;
+    for (uint32_t i = 0; i < 2 * a->n; i++) {
+        const struct symbol_term *t = &a->term[i / 2];
+        uint32_t s = i % 2 ? t->times - 1 : t->symbol, k = 0;
+        if (i % 2 && !t->times)
+            continue;
+        if (t->times && t->times - 1 == t->symbol)
+            return false;
+        while (k < *n && symbol[k] != s)
+            k++;
+        if (k == MAX_CORNER)
+            return false;
+        symbol[k] = s;
+        *n += k == *n;
+    }
+    return true;
+}
+
+/* Is it the product of symbols and numbers, or each symbol in one term only?  Then the bounds of terms are exact. */
+static bool terms_are_apart(const struct affine *a, uint32_t symbols)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < a->n; i++)
+        n += a->term[i].times ? 2 : 1;
+    return n == symbols;
+}
+
+/* The value of an expression where symbol[i] has its greatest value if bit i of `corner` is set, else its least. */
+static bool corner_value(const struct graph *g, const struct affine *a, const uint32_t *symbol, uint32_t n,
+                         uint32_t corner, int64_t *out)
+{
+    int64_t value[MAX_SYMBOLS], part;
+    for (uint32_t i = 0; i < n; i++)
+        value[symbol[i]] = corner >> i & 1 ? g->symbols->v[symbol[i]].high : g->symbols->v[symbol[i]].low;
+    *out = a->constant;
+    for (uint32_t i = 0; i < a->n; i++)
+        if (!term_value(&a->term[i], value, &part) || __builtin_add_overflow(*out, part, out))
+            return false;
+    return true;
+}
+
+static bool corner_range(const struct graph *g, const struct affine *a, const uint32_t *symbol, uint32_t n,
+                         int64_t *low, int64_t *high)
+{
+    for (uint32_t corner = 0; corner < UINT32_C(1) << n; corner++) {
+        int64_t v;
+        if (!corner_value(g, a, symbol, n, corner, &v))
+            return false;
+        *low = !corner || v < *low ? v : *low;
+        *high = !corner || v > *high ? v : *high;
+    }
+    return true;
+}
+
 bool affine_range(const struct graph *g, const struct affine *a, int64_t *low, int64_t *high)
 {
+    uint32_t symbol[MAX_CORNER + 1], n;
+    if (a->n > 1 && linear_symbols(a, symbol, &n) && !terms_are_apart(a, n))
+        return corner_range(g, a, symbol, n, low, high);
     *low = *high = a->constant;
     for (uint32_t i = 0; i < a->n; i++) {
         int64_t min, max;
@@ -248,30 +310,8 @@ bool symbolic_shape_is_legal(const struct graph *g, const struct shape *s)
     return shape_numel(&max, &n);
 }
 
-static int64_t gcd_of(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t t = a % b;
-        a = b;
-        b = t;
-    }
-    return a < 0 ? -a : a;
-}
-
 /* The shape's size as a number times expressions whose numbers have no common divisor. */
-struct product { int64_t number; uint32_t n; struct affine factor[2 * KL_MAX_RANK]; };
-
-/* An expression of one term: each of its symbols is a factor. */
-static bool product_add_symbols(struct product *p, const struct affine *a)
-{
-    if (a->n != 1 || a->constant)
-        return false;
-    const struct symbol_term *t = &a->term[0];
-    p->factor[p->n++] = (struct affine){.n = 1, .term = {{.symbol = t->symbol, .by = t->by}}};
-    if (t->times)
-        p->factor[p->n++] = (struct affine){.n = 1, .term = {{.symbol = t->times - 1, .by = 1}}};
-    return true;
-}
+struct product { int64_t number; uint32_t n; struct affine factor[3 * KL_MAX_RANK]; };
 
 static bool product_of(const struct graph *g, const struct shape *s, struct product *p)
 {
@@ -280,18 +320,13 @@ static bool product_of(const struct graph *g, const struct shape *s, struct prod
         struct affine a;
         if (!dim_affine(g, s->dim[i], &a))
             return false;
-        int64_t common = gcd_of(a.constant, 0);
-        for (uint32_t k = 0; k < a.n; k++)
-            common = gcd_of(common, a.term[k].by);
-        if (__builtin_mul_overflow(p->number, common, &p->number))
+        struct length_factors f = length_factors_of(&a);
+        if (__builtin_mul_overflow(p->number, f.number, &p->number))
             return false;
-        if (!a.n)
-            continue;
-        a.constant /= common;
-        for (uint32_t k = 0; k < a.n; k++)
-            a.term[k].by /= common;
-        if (!product_add_symbols(p, &a))
-            p->factor[p->n++] = a;
+        for (uint32_t k = 0; k < f.nsymbol; k++)
+            p->factor[p->n++] = (struct affine){.n = 1, .term = {{.symbol = f.symbol[k], .by = 1}}};
+        if (f.sum.n)
+            p->factor[p->n++] = f.sum;
     }
     return true;
 }

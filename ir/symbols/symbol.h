@@ -36,6 +36,10 @@ uint32_t node_axis(const struct node *n);         /* attr.c: its attribute "axis
 bool node_wants_order(const struct node *n);      /* attr.c: does pass numerics still have to write its order? */
 bool dim_affine(const struct graph *g, int64_t d, struct affine *a); /* false: no dim */
 bool dim_exists(const struct graph *g, int64_t d);  /* a number, or an expression of this graph? */
+/* factor.c: an expression as number * product of symbols * sum; sum.n 0: without a sum.  Equal lengths have equal
+ * factors; a product of two sums is a sum of its own. */
+struct length_factors { int64_t number; uint32_t nsymbol, symbol[2]; struct affine sum; };
+struct length_factors length_factors_of(const struct affine *a);
 bool affine_add(struct affine *a, const struct affine *b, int64_t by); /* a + by * b; false: too large, too long */
 /* The value of a term for these values of the symbols; false: too large. */
 bool term_value(const struct symbol_term *t, const int64_t *value, int64_t *out);
@@ -81,6 +85,9 @@ bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, i
 bool graph_move_symbols(struct graph *g, const struct graph *to);
 /* Puts in the value of each symbol that can have only one: -1 g->err, 0 there is none, 1. */
 int graph_bind(struct graph *g);
+/* Puts numbers in place of all expressions.  false: g->err. */
+typedef int64_t number_of_affine(const void *ctx, const struct affine *a);
+bool graph_bind_numbers(struct graph *g, number_of_affine *number, const void *ctx);
 
 /* ---- size_limit.c ---- */
 /* Notes that g was made for lengths whose product is below `limit`, or for those whose product is not, if the symbols'
@@ -91,22 +98,26 @@ void size_limit_narrow(struct symbols *s, const struct size_limit *l, const int6
 
 /* ---- placeholder.c: primes in place of symbols ----
  * A length of such a graph says by its prime factors which symbols are in it (README.md). */
-enum { MAX_STAND_INS = 4 };
-struct placeholder { int64_t prime, low, high; uint32_t slot; }; /* slot: where a run has the symbol's value */
+enum { MAX_PLACEHOLDERS = 8 };
+/* Of a symbol, whose value a run has in `slot`; or, where it has terms, of a sum, whose symbols are numbers of
+ * placeholders before it. */
+struct placeholder { int64_t prime, low, high; uint32_t slot; struct affine sum; };
 /* varies: the reason why there is no program for all values, if that is a size_limit, over the symbols that were
  * recorded; number 0: it is not. */
-struct placeholders { uint32_t n; struct placeholder v[MAX_STAND_INS]; struct size_limit varies; };
+struct placeholders { uint32_t n; struct placeholder v[MAX_PLACEHOLDERS]; struct size_limit varies; };
 /* The symbols' values of a run. */
 struct size_values { const struct placeholders *s; const uint64_t *slot; };
-/* Puts primes in place of g's symbols, which are among those recorded, whose values stand behind `slots` slots.  false:
- * *e; of code COMPILE: the graph needs a program for each value. */
+static inline bool placeholder_is_sum(const struct placeholder *x) { return x->sum.n > 0; }
+int64_t placeholder_value(const struct placeholders *s, uint32_t i, const uint64_t *slot); /* of number i in a run */
+/* Puts primes in place of g's symbols and of sums of them.  The symbols are among those recorded, whose values stand
+ * behind `slots` slots.  false: *e; of code COMPILE: the graph needs a program for each value. */
 bool graph_use_placeholders(struct graph *g, const struct symbols *recorded, uint32_t slots, struct placeholders *s,
                     struct err *e);
 
 /* ---- size.c: sizes (README.md, "Sizes") ----
- * number * v[0]^power[0] * ..., where v are the placeholders' symbols.  bound: the same with their primes, for which
- * schedules are chosen: no less than the size's greatest value, and the size itself if it is constant. */
-struct size { int64_t bound, number; uint8_t power[MAX_STAND_INS]; };
+ * number * v[0]^power[0] * ..., where v are the placeholders' symbols and sums.  bound: the same with their primes,
+ * for which schedules are chosen: no less than the size's greatest value, and the size itself if it is constant. */
+struct size { int64_t bound, number; uint8_t power[MAX_PLACEHOLDERS]; };
 struct size size_constant(int64_t n);
 /* Of a length of the graph, or a product or quotient of such; never of a number that a schedule chose.  s may be
  * NULL. */

@@ -103,7 +103,11 @@ bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, i
 /* ---- putting values in ---- */
 
 /* From a graph's table of symbols to that of those without a value. */
-struct symbol_binding { const struct graph *from; uint32_t map[MAX_SYMBOLS]; };
+struct symbol_binding {
+    const struct graph *from;
+    uint32_t map[MAX_SYMBOLS];
+    number_of_affine *number; const void *ctx;  /* or, if not NULL, the number of an expression */
+};
 
 /* A term with the values of its symbols that have one put in. */
 static struct affine bound_term(const struct symbol_binding *b, const struct symbol_term *t)
@@ -128,6 +132,8 @@ static int64_t bound_dim(struct graph *g, const struct symbol_binding *b, int64_
     if (d >= 0)
         return d;
     dim_affine(b->from, d, &a);
+    if (b->number)
+        return b->number(b->ctx, &a);
     sum = (struct affine){.constant = a.constant};
     bool fits = true;
     for (uint32_t i = 0; i < a.n; i++) {
@@ -203,6 +209,16 @@ bool graph_move_symbols(struct graph *g, const struct graph *to)
     bind_graph(g, &b, to->symbols);
     symbols_release(&keep[0]);
     symbols_release(&keep[1]);
+    return g->err.code == KL_OK;
+}
+
+bool graph_bind_numbers(struct graph *g, number_of_affine *number, const void *ctx)
+{
+    struct graph keep = {0}; /* the table, until all regions have changed over */
+    struct symbol_binding b = {.from = &keep, .number = number, .ctx = ctx};
+    symbols_use(&keep, g->symbols);
+    bind_graph(g, &b, NULL);
+    symbols_release(&keep);
     return g->err.code == KL_OK;
 }
 

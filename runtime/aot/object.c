@@ -322,6 +322,8 @@ static struct program *object_plan(const struct graph *captured, bool fuse, cons
     if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true, .bf16_dot2 = caps->dot2 ? cpu : 0,
                                                    .processor = {cpu, caps->threads}, .placeholders = &placeholders}))
         err_set(e, g->err.code, "%s", g->err.msg);
+    else if (g && placeholders.n && placeholder_is_sum(&placeholders.v[placeholders.n - 1]))
+        err_set(e, KL_ERR_COMPILE, "a length is a sum of symbols");
     else if (g)
         p = placeholders.n ? program_plan_symbolic(g, &placeholders, &targets, e)
                         : program_plan_with(g, caps, schedules, NULL, NULL, e);

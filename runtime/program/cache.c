@@ -178,13 +178,13 @@ static bool check_program(const struct program *p, const struct graph *g, struct
 {
     enum { VALUES = 4 };
     const struct placeholders *s = &p->placeholders;
-    uint64_t slot[MAX_STAND_INS] = {0}, *all = slot;
+    uint64_t slot[MAX_PLACEHOLDERS] = {0}, *all = slot;
     uint32_t last = 0;
     bool ok = program_check(p, e);
     for (uint32_t i = 0; i < s->n; i++) last = s->v[i].slot > last ? s->v[i].slot : last;
-    if (s->n && last >= MAX_STAND_INS) all = mem_alloc((last + 1) * sizeof *all);
+    if (s->n && last >= MAX_PLACEHOLDERS) all = mem_alloc((last + 1) * sizeof *all);
     for (int k = 0; ok && all && s->n && k < VALUES; k++) {
-        for (uint32_t i = 0; i < s->n; i++) {
+        for (uint32_t i = 0; i < s->n && !placeholder_is_sum(&s->v[i]); i++) {
             int64_t range = s->v[i].high - s->v[i].low;
             all[s->v[i].slot] = (uint64_t)(s->v[i].low + (k < 2 ? k * range : range / (2 + k + i)));
         }

@@ -43,7 +43,7 @@ static bool look(const struct graph *s, bool fuse, const uint64_t *slot, struct 
     for (int k = 0; one && x->program->placeholders.n && k < PLANS; k++) { /* the plan, for random values */
         uint64_t some[MAX_VALUES + MAX_SYMBOLS] = {0};
         const struct placeholders *i = &x->program->placeholders;
-        for (uint32_t v = 0; v < i->n; v++)
+        for (uint32_t v = 0; v < i->n && !placeholder_is_sum(&i->v[v]); v++)
             some[i->v[v].slot] = (uint64_t)(i->v[v].low + rng_below(r, i->v[v].high - i->v[v].low + 1));
         check(program_check_for(x->program, some, &e), "%s", e.msg);
         int64_t place[MAX_PLACES], bound = program_arenas(x->program);

@@ -1,6 +1,6 @@
-/* A graph made symbolic: lengths of some values become symbols wherever they occur, and what the ops make of them
- * follows by the ops' rules.  Where a rule refuses, as where a slice is not known to fit, another choice of lengths and
- * bounds is tried. */
+/* A graph made symbolic: lengths of some values become symbols, or a symbol and a number, wherever they occur, and what
+ * the ops make of them follows by the ops' rules.  Where a rule refuses, as where a slice is not known to fit, another
+ * choice of lengths and bounds is tried. */
 #include "random_make.h"
 
 enum { TRIES = 12, MAX_CHOSEN = 3 };
@@ -8,7 +8,8 @@ enum { TRIES = 12, MAX_CHOSEN = 3 };
 struct choice {
     struct rng r;
     unsigned n;
-    int64_t value[MAX_CHOSEN], low[MAX_CHOSEN], high[MAX_CHOSEN], dim[MAX_CHOSEN];
+    int64_t value[MAX_CHOSEN], low[MAX_CHOSEN], high[MAX_CHOSEN], dim[MAX_CHOSEN]; /* of lengths */
+    int64_t more[MAX_CHOSEN];       /* a length is its symbol and this number */
 };
 
 /* The symbol that stands for a number, or the number. */
@@ -43,6 +44,7 @@ static void choose(struct choice *c, const struct graph *g)
         c->value[c->n] = v;
         c->low[c->n] = below == 0 ? 0 : below == 1 ? 1 : v;
         c->high[c->n] = v + rng_below(&c->r, 40);
+        c->more[c->n] = c->low[c->n] && !rng_below(&c->r, 3) ? 1 : 0;
         c->dim[c->n++] = -1;
     }
 }
@@ -160,8 +162,8 @@ static struct graph *make(const struct graph *from, struct choice *c, struct gra
     if (around)
         symbols_share(g, around);
     for (unsigned i = 0; i < c->n && !around; i++) {
-        uint32_t symbol = graph_symbol(g, names[i], c->low[i], c->high[i]);
-        const struct affine a = {.n = 1, .term = {{.symbol = symbol, .by = 1}}};
+        uint32_t symbol = graph_symbol(g, names[i], c->low[i] - c->more[i], c->high[i] - c->more[i]);
+        const struct affine a = {.n = 1, .constant = c->more[i], .term = {{.symbol = symbol, .by = 1}}};
         affine_dim(g, &a, &c->dim[i]);
     }
     bool ok = make_leaves(g, c, from);
@@ -179,7 +181,7 @@ struct graph *random_symbolic(const struct graph *g, uint64_t seed, int64_t valu
         choose(&c, g);
         struct graph *s = c.n ? make(g, &c, NULL) : NULL;
         for (unsigned i = 0; i < c.n; i++)
-            value[i] = c.value[i];
+            value[i] = c.value[i] - c.more[i];
         if (s && !s->err.code)
             return s;
         graph_free(s);

@@ -45,13 +45,18 @@ static inline kl_tensor gpt_block(const struct sizes *s, const kl_tensor *p, kl_
 }
 
 /* tokens and positions; blocks; a head. */
-static inline kl_tensor gpt_logits(kl_device dev, const struct sizes *s, const kl_tensor *p)
+static inline kl_tensor gpt_logits_of(const struct sizes *s, const kl_tensor *p, kl_tensor tokens)
 {
-    kl_tensor x = kl_embedding(p[0], text_input(dev, s, ids));
+    kl_tensor x = kl_embedding(p[0], tokens);
     x = kl_add(x, kl_narrow(p[1], 0, 0, s->l));
     for (int i = 0; i < LAYERS; i++)
         x = gpt_block(s, p + 3 + i * IN_BLOCK, x);
     return kl_linear(kl_layer_norm(x, 1, kl_none, kl_none, 1e-5), p[2], kl_none);
+}
+
+static inline kl_tensor gpt_logits(kl_device dev, const struct sizes *s, const kl_tensor *p)
+{
+    return gpt_logits_of(s, p, text_input(dev, s, ids));
 }
 
 static inline kl_tensor gpt_loss(kl_device dev, const struct sizes *s, const kl_tensor *p)
