@@ -38,8 +38,9 @@ static bool has_grad(const struct graph *g)
 int pass_run(const struct pass_info *p, struct graph *g, const struct pass_options *o)
 {
     int changed = 0;
-    /* these passes would remove what gradients need */
-    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_split_reductions) && has_grad(g))
+    /* these passes would remove what gradients need; the gradient of a gather adds to 0, that of a slice does not */
+    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_split_reductions ||
+         p->run == pass_positions) && has_grad(g))
         return 0;
     for (uint32_t i = 0; p->run != pass_bind && i < g->nregion; i++) {
         int c = pass_run(p, g->region[i], o);
