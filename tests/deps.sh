@@ -32,6 +32,10 @@ bad_includes() {
     find "$1/frontend/formats" "$1/frontend/train" -name '*.[ch]' 2>/dev/null |
         xargs -r grep -HnE '^#include "[^"]*/' |
         grep -vE '"(frontend/formats/(onnx/onnx|file_open)|ir/(file_signal|regular_file))\.h"'
+    # What emits kernels reads the record and facts, not the target: in passes/lower only choosing schedules does, and
+    # lower_pitch.c, which is about whole graphs.
+    find "$1/passes/lower" -name '*.[ch]' ! -name '*_schedule.[ch]' ! -name lower_pitch.c 2>/dev/null |
+        xargs -r grep -HnE 'caps->|chooser->caps'
     # A user'"'"'s program and the tests named api_ see the public headers only.
     for file in "$1"/tests/*/api_*.c; do
         [ ! -e "$file" ] || grep -HnE '^#include "(ir|passes|codegen|runtime|frontend)/' "$file"
@@ -40,7 +44,9 @@ bad_includes() {
 
 if [ $# -eq 0 ]; then # the check itself must notice
     scratch=$(mktemp -d)
-    mkdir -p "$scratch/ir" "$scratch/runtime" "$scratch/tests/api" "$scratch/frontend/formats/onnx"
+    mkdir -p "$scratch/ir" "$scratch/runtime" "$scratch/tests/api" "$scratch/frontend/formats/onnx" \
+        "$scratch/passes/lower"
+    echo 'bool f(struct lowering *w) { return w->chooser->caps->is_gpu; }' >"$scratch/passes/lower/lower_bad.c"
     printf '#include "onnx.h"\n#include "frontend/frontend.h"\n' >"$scratch/frontend/formats/onnx/bad.c"
     printf '#include "passes/passes.h"\n' >"$scratch/ir/bad.c"
     printf '#include "../ir/ir.h"\n' >"$scratch/runtime/bad.h"
@@ -48,8 +54,8 @@ if [ $# -eq 0 ]; then # the check itself must notice
     printf '#include "ir/ir.h"\n' >"$scratch/tests/api/api_bad.c"
     found=$(bad_includes "$scratch" | wc -l)
     rm -r "$scratch"
-    if [ "$found" -ne 4 ]; then
-        echo "FAIL the check found $found of 4 planted bad includes"
+    if [ "$found" -ne 5 ]; then
+        echo "FAIL the check found $found of 5 planted bad lines"
         echo "0 passed, 1 failed, 0 skipped"
         exit 1
     fi
@@ -74,7 +80,7 @@ fi
 
 bad=$(bad_includes "$root")
 if [ -n "$bad" ]; then
-    printf 'FAIL includes against the arrows:\n%s\n' "$bad"
+    printf 'FAIL includes, or reads of the target, against the arrows:\n%s\n' "$bad"
     echo "3 passed, $(echo "$bad" | wc -l) failed, 0 skipped"
     exit 1
 fi

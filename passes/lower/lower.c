@@ -168,7 +168,7 @@ static val elementwise_value(struct lowering *w, const struct node *n, const val
 {
     if (n->op == OP_exp && lower_exp_nonpositive(w->g, n))
         return k_exp_nonpositive(w->k, in[0]);
-    if (n->op == OP_recip && n->dtype == KL_F32 && w->chooser->caps->is_gpu && from_one_to_two(w->g, n->in[0]))
+    if (n->op == OP_recip && n->dtype == KL_F32 && w->gpu && from_one_to_two(w->g, n->in[0]))
         return k_prim(w->k, P_RECIP, in[0], 0, 0);
     return k_op(w->k, n->op, in);
 }
@@ -739,7 +739,7 @@ static bool lower_as(struct lowerer *s, uint32_t group, struct chooser *c, struc
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .pitch = s->pitch, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
-    chooser_find(c, s->targets, s->g->node[w.member[0]].device);
+    w.gpu = chooser_find(c, s->targets, s->g->node[w.member[0]].device);
     w.assigned = s->assigned[group];
     lower_name(s, group, out->k);
     if (find_or_build(s, &w, e))

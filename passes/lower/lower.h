@@ -58,6 +58,7 @@ struct lowering {
     const struct graph *g;
     uint32_t group;
     const struct chooser *chooser; /* of schedules: lower_schedule.h */
+    bool gpu;                /* the kernel is for a GPU: all that emitting knows of the target beside the record */
     const struct placeholders *placeholders; /* in sizes in place of symbols; NULL: none are */
     const ref *member;       /* of the group, in execution order */
     uint32_t nmember;

@@ -407,7 +407,7 @@ static ref find_window(const struct lowering *w, const struct body *b)
     const struct node *n = &w->g->node[window];
     bool update = stored == 1 && n->op == OP_dynamic_update && w->g->node[n->in[0]].op == OP_state;
     bool known = !w->placeholders && !shape_is_symbolic(node_shape(w->g, window));
-    return update && known && w->assigned && !w->chooser->caps->is_gpu ? window : NIL;
+    return update && known && w->assigned && !w->gpu ? window : NIL;
 }
 
 /* The greatest number of adjacent elements, up to `access`, that divides a size whatever its symbols are. */
@@ -626,6 +626,7 @@ void lower_map(struct lowering *w)
         if (map_can_transpose(w, facts.parts))
             facts.transposed = gpu_transpose_find(w, &loops, &transpose);
         facts.transposed_wide = transpose.read > 0;
+        facts.transposed_shared = transpose.shared;
         w->member = all;
         w->nmember = n;
         bool emits = choose_map(w, &facts, &s);

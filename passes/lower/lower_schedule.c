@@ -9,13 +9,14 @@
 
 /* ---- what all families share ---- */
 
-void chooser_find(struct chooser *c, const struct target_set *targets, unsigned device)
+bool chooser_find(struct chooser *c, const struct target_set *targets, unsigned device)
 {
     c->target = 0;
     while (c->target + 1 < targets->n && targets->v[c->target].devices &&
            !(targets->v[c->target].devices >> device & 1))
         c->target++;
     c->caps = targets->v[c->target].caps;
+    return c->caps->is_gpu;
 }
 
 struct hash128 chooser_hash(const struct chooser *c) { return bytes_hash(c->caps, sizeof *c->caps); }
@@ -234,10 +235,13 @@ bool map_can_transpose(const struct lowering *w, uint32_t parts)
 
 static bool choose_transpose(struct lowering *w, const struct map_facts *f, struct schedule *s)
 {
+    const struct caps *caps = w->chooser->caps;
+    bool wide = f->transposed_wide && caps->block_threads >= GPU_TRANSPOSE_WIDE &&
+                f->transposed_shared <= (int64_t)caps->shared_bytes;
     bool legal = schedule_begin(w, SCHED_GPU_TRANSPOSE, s);
     if (legal && !s->width)
-        s->width = f->transposed_wide ? GPU_TRANSPOSE_WIDE : GPU_TRANSPOSE_SIDE;
-    legal = legal && (s->width == GPU_TRANSPOSE_SIDE || (s->width == GPU_TRANSPOSE_WIDE && f->transposed_wide) ||
+        s->width = wide ? GPU_TRANSPOSE_WIDE : GPU_TRANSPOSE_SIDE;
+    legal = legal && (s->width == GPU_TRANSPOSE_SIDE || (s->width == GPU_TRANSPOSE_WIDE && wide) ||
                       reject_schedule(w, "width", "width %u: it is %u, the side of a tile, or %u where both lengths are"
                                   " multiples of an access and the tile fits shared memory", s->width,
                                   (unsigned)GPU_TRANSPOSE_SIDE, (unsigned)GPU_TRANSPOSE_WIDE));

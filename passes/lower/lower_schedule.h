@@ -18,8 +18,8 @@ struct chooser {
 /* Each choosing function fills *s; false: w->k has no schedule, or is not to be emitted. */
 
 /* ---- lower_schedule.c ---- */
-/* Sets the target: the one of a device. */
-void chooser_find(struct chooser *c, const struct target_set *targets, unsigned device);
+/* Sets the target: the one of a device.  Is it a GPU? */
+bool chooser_find(struct chooser *c, const struct target_set *targets, unsigned device);
 /* Of all that is known of the target: what lowering does not read can only make kernels be lowered again. */
 struct hash128 chooser_hash(const struct chooser *c);
 /* Begins a record of this kind with the user-supplied one; false: that is of another kind. */
@@ -58,8 +58,13 @@ struct map_part {
     int64_t run;
 };
 /* transposed: blocks for a non-contiguous operand (gpu/lower_gpu_transpose.c); 0: there is none.
- * transposed_wide: a thread may access several adjacent elements at once. */
-struct map_facts { const struct map_part *part; uint32_t parts; int64_t bytes, transposed; bool transposed_wide; };
+ * transposed_wide: a thread may access several adjacent elements at once, if a block has transposed_shared bytes. */
+struct map_facts {
+    const struct map_part *part;
+    uint32_t parts;
+    int64_t bytes, transposed, transposed_shared;
+    bool transposed_wide;
+};
 /* May the kernel be one with such blocks?  Only then is it found out whether there is such an operand. */
 bool map_can_transpose(const struct lowering *w, uint32_t parts);
 /* Are all dimensions of a part walked as one? */

@@ -122,7 +122,7 @@ void attention_tile_range(struct attention *a)
     k_end(k, i);
     a->first = k_cast(k, k_out(k, min), KL_I64);
     a->end = k_cast(k, k_out(k, max), KL_I64);
-    if (a->w->chooser->caps->is_gpu) { /* gives the loop over blocks of keys a bound that is known */
+    if (a->w->gpu) { /* gives the loop over blocks of keys a bound that is known */
         a->first = greater(k, smaller(k, a->first, iterated_rows(a)), k_int(k, 0));
         a->end = greater(k, smaller(k, a->end, iterated_rows(a)), k_int(k, 0));
     }

@@ -82,7 +82,7 @@ bool attention_has_accesses(const struct attention *a, unsigned which, bool grad
 bool attention_has_blocks(const struct attention *a)
 {
     enum { FAR = 1 << 30 };
-    return a->w->chooser->caps->is_gpu && !a->w->placeholders && a->dtype == KL_F32 &&
+    return a->w->gpu && !a->w->placeholders && a->dtype == KL_F32 &&
         a->block == ATTENTION_BLOCK_STEP &&
            a->d > 0 && a->d % VECTOR == 0 && a->e % VECTOR == 0 && a->l > 0 && a->m > 0 && a->l < FAR && a->m < FAR &&
            shape_count(&a->lead) > 0 && (a->e || a->n->op == OP_attention_stats);
@@ -95,7 +95,7 @@ bool attention_has_matrices(const struct attention *a, bool gradient, bool keys)
     struct tiles s = {.a = (struct attention *)a, .gradient = gradient, .keys = keys};
     enum { FAR = 1 << 30 };
     unsigned dtype = g->node[n->in[K]].dtype, last = gradient || !a->e ? K : V;
-    if (!a->w->chooser->caps->is_gpu || a->w->placeholders || !dtype_is_half(dtype) || a->d < 1 || a->d % VECTOR ||
+    if (!a->w->gpu || a->w->placeholders || !dtype_is_half(dtype) || a->d < 1 || a->d % VECTOR ||
         a->e % VECTOR || a->l < 1 || a->m < 1 || a->l >= FAR || a->m >= FAR || shape_count(&a->lead) < 1 ||
         (!a->e && n->op != OP_attention_stats) || (n->op != OP_attention_stats && n->dtype != dtype) ||
         (gradient && dtype != KL_BF16)) /* f16 has too few exponents for ds */

@@ -52,6 +52,7 @@ struct gpu_transpose {
     struct map_loads loads;
     int64_t read, stored;         /* adjacent elements that a thread may read and store at once; 0: this is not
                                      possible */
+    int64_t shared;               /* bytes that a block of the wide form has in shared memory */
 };
 /* Finds these operands.  Returns the number of tiles; 0: there are no such operands. */
 int64_t gpu_transpose_find(struct lowering *w, const struct map_loops *m, struct gpu_transpose *found);

@@ -26,6 +26,7 @@ struct transpose {
     val index[KL_MAX_RANK];
     val first, last;            /* the tile's first index in dimension `across` and in the innermost dimension */
     struct map_loads loads;
+    int64_t shared;             /* bytes of a tile of each of these loads */
     int64_t read, stored;       /* wide form: adjacent elements that a thread reads and stores at once; 0: narrow
                                    form */
     val thread;
@@ -253,20 +254,18 @@ static void find_wide(struct transpose *t)
 {
     const struct lowering *w = t->w;
     const struct map_loops *m = t->m;
-    const struct caps *caps = w->chooser->caps;
-    size_t largest = 1, stored = 1, bytes = 0;
+    size_t largest = 1, stored = 1;
     for (uint32_t l = 0; l < t->loads.n; l++) {
         size_t size = t->loads.transposed[l] ? dtype_size(t->loads.dtype[l]) : 0;
         largest = size > largest ? size : largest;
-        bytes += (SIDE * (SIDE + PAD) * size + 63) / 64 * 64;
+        t->shared += (int64_t)((SIDE * (SIDE + PAD) * size + 63) / 64 * 64);
     }
     for (uint32_t i = 0; i < w->nmember; i++) {
         size_t size = w->stored[w->member[i]] ? dtype_size(w->g->node[w->member[i]].dtype) : 0;
         stored = size > stored ? size : stored;
     }
     int64_t read = ACCESS / (int64_t)largest, put = ACCESS / (int64_t)stored;
-    if (caps->block_threads < WIDE || bytes > caps->shared_bytes ||
-        !size_divides(m->size[t->across], read) || !size_divides(m->size[m->n - 1], put))
+    if (!size_divides(m->size[t->across], read) || !size_divides(m->size[m->n - 1], put))
         return;
     t->read = read;
     t->stored = put;
@@ -370,7 +369,7 @@ int64_t gpu_transpose_find(struct lowering *w, const struct map_loops *m, struct
     mem_free(element);
     if (turns)
         find_wide(&t);
-    *found = (struct gpu_transpose){m, t.across, t.loads, t.read, t.stored};
+    *found = (struct gpu_transpose){m, t.across, t.loads, t.read, t.stored, t.shared};
     return turns ? outer_tiles(m, t.across).count * tile_columns(m) : 0;
 }
 
