@@ -553,7 +553,9 @@ int main(void)
     refuses(KL_F32, "dot_blocks width 32 tile 4x4 block 32x32 step 8 kblock 16", "make another number of threads");
     refuses(KL_F32, "dot_blocks width 256 tile 4x4 block 64x64 step 8 kblock 16", "has fewer threads");
     refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 64 kblock 16", "shared memory has no room");
-    refuses(KL_F32, "dot_blocks width 32 tile 14x32 kblock 16", "1:38: tile: a thread has at most 64 results");
+    refuses(KL_F32, "dot_blocks width 32 tile 14x32 block 28x256 step 8 kblock 16",
+            "1:38: tile: a thread has at most 64 results");
+    refuses(KL_F32, "dot_blocks width 32 tile 14x32 kblock 16", "block 0: it may be 1 to 65535");
     refuses(KL_F32, "dot width 32 tile 33x32 kblock 16", "a tile has 1 to 32 rows");
     by_matrix_units();
     by_amd_units();
