@@ -194,7 +194,7 @@ static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim
 {
     struct idx_source *s = kl_memory_alloc(sizeof *s); /* too large for a small stack */
     if (!s)
-        return text_set(why, KL_ERR_MEMORY, "out of memory while reading %s", path);
+        return file_fails(why, KL_ERR_MEMORY, "out of memory while reading %s", path);
     bool ok = source_open(s, path, why) && read_header(s, out) && check_dims(s, out, rank, dim) &&
               read_elements(s, out) && source_finish(s);
     source_close(s);
