@@ -171,3 +171,10 @@ void cache_limit_changed(void)
     cache_trim();
 }
 
+int64_t cache_total(void)
+{
+    pthread_mutex_lock(&cache_lock);
+    int64_t bytes = cache_bytes;
+    pthread_mutex_unlock(&cache_lock);
+    return bytes;
+}

@@ -87,6 +87,7 @@ void exec_weak_unref(const struct exec *x);
 /* makes a reference from a weak one, which stays; false: the program was evicted */
 bool exec_try_ref(const struct exec *x);
 void cache_limit_changed(void);          /* option program_bytes was set */
+int64_t cache_total(void);               /* bytes of all programs and kernels in memory */
 
 /* ---- schedules.c: schedules set by KILN_SCHEDULES (a file) or the API, for programs built later ---- */
 /* Replaces all earlier schedules. false: *e, and those stay. */
