@@ -544,8 +544,17 @@ check 'opt with symbols' 0 '= sub %w, %[0-9]* : f32\[n\]$' "$kiln" opt "$tmp/siz
 check 'opt that binds one' 0 '^  symbol m 0..8$' "$kiln" opt "$tmp/sizes.kir" --bind n=5
 check 'opt that binds all' 0 'start(6) count(5) step(1) : f32\[5\]' "$kiln" opt "$tmp/sizes.kir" --bind n=5 --bind=m=2
 check 'dump with symbols' 0 'f32\[2\*n+1\]' "$kiln" dump "$tmp/sizes.kir" --stage fused
+cat >"$tmp/windows.kir" <<'END'
+graph @windows {
+  symbol n 4..64
+  %x = input 0 "x" : f32[n]
+  %w = window %x axis(0) size(3) stride(1) dilation(1) : f32[n-2,3]
+  %y = sum %w axes(1) : f32[n-2,1]
+  return %y
+}
+END
 check 'dump that needs numbers' 1 'for single values of its symbols only (.*--bind NAME=NUMBER' \
-    "$kiln" dump "$tmp/sizes.kir" --stage scheduled
+    "$kiln" dump "$tmp/windows.kir" --stage scheduled
 for target in cuda hip glsl; do
     check "kernels with symbols for $target" 0 'slots' "$kiln" dump tests/text/agree_symbolic_gather.kir \
         --stage source --target $target

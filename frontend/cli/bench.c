@@ -95,7 +95,7 @@ static void seconds_of(struct cli_args *a, void *seconds)
     double v = s ? parse_double(s, &end) : 0;
     if (s && (!*s || *end || !(v >= 0 && v <= 86400)))
         a->failed = cli_error("--seconds: '%s' is not a number from 0 to 86400", s) != CLI_OK;
-    *(double *)seconds = v;
+    *(double *)seconds = v > 0 ? v : 1e-9; /* 0 is no time here, and the default in kl_tune_options */
 }
 
 int cli_tune(int argc, char **argv)

@@ -106,7 +106,7 @@ static void put_tagged(FILE *f, const char *tag, const char *args, const char *t
 void cli_manual(FILE *f)
 {
     char tag[64];
-    fprintf(f, ".\\\" Printed by `kiln help man`.\n.TH KILN 1 \"\" \"Kiln %s\" \"User Commands\"\n", kl_version());
+    fprintf(f, ".\\\" Printed by `kiln help man`.\n.TH KILN 1 \"\" \"Kiln %s\" \"User Commands\"\n.nh\n", kl_version());
     fputs(".SH NAME\nkiln \\- compile, run and look at tensor programs in text form\n"
           ".SH SYNOPSIS\n.B kiln\n.I COMMAND\n.RI [ ARGUMENTS ]\n.SH DESCRIPTION\n"
           "Kiln compiles tensor programs just in time. This command works on graphs (.kir) and kernels (.loop)\n"

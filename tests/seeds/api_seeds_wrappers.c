@@ -42,7 +42,7 @@ static void d6(void)
     NEAR_LIST(kl_dense(kl_exp(kl_log(a))), 1e-5, 1, 3, -2, 0.5);
     NEAR_LIST(kl_dense(kl_mean(a, 0, NULL, false)), 0, -0.5, 1.75);
     NEAR_LIST(kl_dense(kl_concat(2, (kl_tensor[]){a, kl_real(b)}, 0)), 0, 1, 3, -2, 0.5, 2, 0, 4, 0);
-    CHECK(refused(kl_maximum(a, b), KL_ERR_TYPE, "max: has no meaning for a complex tensor"));
+    CHECK(refused(kl_maximum(a, b), KL_ERR_TYPE, "maximum: has no meaning for a complex tensor"));
     CHECK(refused(kl_complex(a, b), KL_ERR_TYPE, "complex: the parts are plain tensors, not complex ones"));
     kl_dispatch_log_begin();
     kl_mul(a, b);
