@@ -308,17 +308,25 @@ ref n_hypot_or_one(struct graph *g, ref a, ref b)
 
 static int64_t length_along(const struct graph *g, ref r, uint32_t axis) { return node_shape(g, r)->dim[axis]; }
 
-/* A slice of a symbolic number of elements. */
-static bool slices_from_start(const struct node *n)
+static bool has_elements_along(const struct graph *g, ref r, uint32_t axis)
 {
-    return n->op == OP_slice && n->attr.slice.start >= 0 && n->attr.slice.count < 0;
+    int64_t low, high;
+    return dim_range(g, length_along(g, r, axis), &low, &high) && low > 0;
+}
+
+/* A slice of a symbolic number of elements, of an axis that has some: a gather of none is refused. */
+static bool slices_from_start(const struct graph *g, const struct node *n)
+{
+    return n->op == OP_slice && n->attr.slice.start >= 0 && n->attr.slice.count < 0 &&
+           has_elements_along(g, n->in[0], n->attr.slice.axis);
 }
 
 /* Is r a slice that begins at an index with symbols, but leaves a fixed number of elements after it?  *after: them. */
 static bool slices_from_end(const struct graph *g, const struct node *n, int64_t *after)
 {
     const struct node a = *n;
-    if (n->op != OP_slice || n->attr.slice.start >= 0 || !n->attr.slice.count)
+    if (n->op != OP_slice || n->attr.slice.start >= 0 || !n->attr.slice.count ||
+        !has_elements_along(g, a.in[0], a.attr.slice.axis))
         return false;
     int64_t step = a.attr.slice.step;
     const struct scaled rest[] = {{length_along(g, a.in[0], a.attr.slice.axis), 1}, {a.attr.slice.start, -1},
@@ -332,12 +340,6 @@ static bool pads_to_number(const struct graph *g, ref r)
     const struct node *n = node_at(g, r);
     return n->op == OP_pad && length_along(g, n->in[0], n->attr.pad.axis) < 0 &&
            length_along(g, r, n->attr.pad.axis) >= 0 && n->attr.pad.low >= 0 && !n->attr.pad.interior;
-}
-
-static bool has_elements_along(const struct graph *g, ref r, uint32_t axis)
-{
-    int64_t low, high;
-    return dim_range(g, length_along(g, r, axis), &low, &high) && low > 0;
 }
 
 /* A pad to a symbolic length that has a number of elements at two of three places: before the operand, the operand
@@ -371,7 +373,7 @@ bool node_is_symbolic_part(const struct graph *g, ref r)
 {
     int64_t after;
     unsigned which;
-    return slices_from_start(node_at(g, r)) || slices_from_end(g, node_at(g, r), &after) || pads_to_number(g, r) ||
+    return slices_from_start(g, node_at(g, r)) || slices_from_end(g, node_at(g, r), &after) || pads_to_number(g, r) ||
            pads_to_symbolic(g, r) || joins_symbolic(g, r, &which);
 }
 
@@ -461,7 +463,7 @@ ref n_symbolic_part(struct graph *to, const struct graph *from, ref r, const ref
     if (pads_to_symbolic(from, r))
         return pad_to_symbolic(to, from, r, x, map[n->in[1]]);
     int64_t count = n->attr.slice.count, step = n->attr.slice.step, after;
-    if (slices_from_start(n))
+    if (slices_from_start(from, n))
         return n_gather(to, x, row_numbers(to, count, n->attr.slice.start, step), n->attr.slice.axis);
     if (slices_from_end(from, n, &after)) { /* counted from the end */
         uint32_t along = n->attr.slice.axis;
