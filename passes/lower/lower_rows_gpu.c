@@ -38,9 +38,11 @@ static void leave_held(struct rows *s)
     s->w->pred = s->w->pred_padded = 0;
 }
 
-/* The elements that there are at all. */
+/* The elements that there are at all; of a symbolic length, which is not `left`, all may be. */
 static uint32_t held_there(const struct rows *s)
 {
+    if (!size_is_constant(rows_length(s)))
+        return s->nheld;
     int64_t vector = s->w->k->sched.width * s->each, vectors = (s->left + vector - 1) / vector;
     return vectors * s->each < s->nheld ? (uint32_t)(vectors * s->each) : s->nheld;
 }
