@@ -52,10 +52,12 @@ static void choices(void)
 
 /* ---- places of pools ---- */
 
+enum { MAX_WINDOWS = 64 };
+
 static bool places_are(kl_tensor places, int n, const int64_t *want)
 {
-    int64_t v[16];
-    bool ok = kl_numel(places) == n && kl_read(places, v, (size_t)n * sizeof *v) == KL_OK;
+    int64_t v[MAX_WINDOWS];
+    bool ok = n <= MAX_WINDOWS && kl_numel(places) == n && kl_read(places, v, (size_t)n * sizeof *v) == KL_OK;
     for (int i = 0; ok && i < n; i++)
         if (v[i] != want[i])
             ok = (printf("  place %d is %lld, not %lld\n", i, (long long)v[i], (long long)want[i]), false);
@@ -67,7 +69,7 @@ static void places_by_search(int64_t H, int64_t W, const int64_t *size, const in
                              const int64_t *high, const int64_t *dilation, kl_dtype d, int seed)
 {
     double v[64], lowest = d == KL_U8 ? 0 : d == KL_I8 ? -128 : d == KL_I32 ? INT32_MIN : -INFINITY;
-    int64_t in[2] = {H, W}, out[2], want[64], n = 0;
+    int64_t in[2] = {H, W}, out[2], want[MAX_WINDOWS], n = 0;
     for (int i = 0; i < H * W; i++)
         v[i] = (i * 7 + seed) % 3 ? lowest : (i * 5 + seed) % 4;
     for (int i = 0; i < 2; i++)
