@@ -22,7 +22,7 @@ row() { # ROW COMMAND..: it has to end well
 }
 
 row E1 "$B/tests/text" tests/text/agree_packed_runs.kir tests/text/agree_packed_runs_3d.kir
-row E2 "$B/tests/small_scopes" 3 1 dot 0 0
+row E2 "$B/tests/small_scopes" 10 1 channels 0 0
 row E3 "$B/tests/small_scopes" 1 3801 attention:483484520198 15 0
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]
