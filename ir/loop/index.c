@@ -304,16 +304,6 @@ static bool form_split(const struct kernel *k, const struct form *f, int64_t c, 
 
 static int64_t floor_div(int64_t a, int64_t c) { return a >= 0 ? a / c : -((-a + c - 1) / c); }
 
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t r = a % b;
-        a = b;
-        b = r;
-    }
-    return a < 0 ? -a : a;
-}
-
 /* f = d*q + rest with 0 <= rest < d for the largest such divisor d of c: then floor(f/c) is floor(q/(c/d)). 1: there is
  * no larger one. */
 static int64_t form_common(const struct kernel *k, const struct form *f, int64_t c, struct form *q)

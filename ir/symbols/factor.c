@@ -1,7 +1,7 @@
 /* Lengths as products: a number, symbols, and a sum that has no more of these as a factor. */
 #include "ir/ir.h"
 
-static int64_t gcd_of(int64_t a, int64_t b)
+int64_t common_divisor(int64_t a, int64_t b)
 {
     while (b) {
         int64_t r = a % b;
@@ -40,7 +40,7 @@ struct length_factors length_factors_of(const struct affine *a)
 {
     struct length_factors f = {.number = a->constant, .sum = *a};
     for (uint32_t i = 0; i < a->n; i++)
-        f.number = gcd_of(f.number, a->term[i].by);
+        f.number = common_divisor(f.number, a->term[i].by);
     if (!a->n)
         f.sum = (struct affine){0};
     for (uint32_t i = 0; i < f.sum.n; i++)

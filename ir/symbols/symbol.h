@@ -40,6 +40,7 @@ bool dim_exists(const struct graph *g, int64_t d);  /* a number, or an expressio
  * factors; a product of two sums is a sum of its own. */
 struct length_factors { int64_t number; uint32_t nsymbol, symbol[2]; struct affine sum; };
 struct length_factors length_factors_of(const struct affine *a);
+int64_t common_divisor(int64_t a, int64_t b); /* the greatest, not below 0; of 0 and b: |b| */
 bool affine_add(struct affine *a, const struct affine *b, int64_t by); /* a + by * b; false: too large, too long */
 /* The value of a term for these values of the symbols; false: too large. */
 bool term_value(const struct symbol_term *t, const int64_t *value, int64_t *out);
