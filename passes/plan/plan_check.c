@@ -46,7 +46,7 @@ struct check {
     struct checked_launch *flight; uint32_t nflight, flight_cap;
     uint32_t signals, waited; /* such commands so far; those that have ended */
     const uint64_t *slot; /* symbols' values for which all sizes are checked; NULL: those that the graph has */
-    int64_t place[MAX_PLACES], arena; /* of program.layout */
+    int64_t place[MAX_PLACES], arena; /* offsets, and the bytes in all, of program.layout */
     bool *written; /* per output */
     bool *gone;    /* per state: overwritten by an earlier command */
 };
@@ -287,6 +287,13 @@ static bool check_collect(struct check *c)
     return true;
 }
 
+/* Bytes of a device's arena.  Only the layout's device has one whose size depends on the symbols' values. */
+static int64_t arena_bytes_now(const struct check *c, uint32_t device)
+{
+    const struct layout *y = c->p->layout;
+    return y && y->n && y->device == device ? c->arena : c->p->arena_bytes[device];
+}
+
 static bool check_bounds(const struct check *c, const struct checked_argument *a)
 {
     const struct program *p = c->p;
@@ -295,7 +302,7 @@ static bool check_bounds(const struct check *c, const struct checked_argument *a
     switch (a->loc.kind) {
     case LOC_ARENA:
         if (a->loc.index < MAX_DEVICES)
-            size = (c->slot ? c->arena : p->arena_bytes[a->loc.index]) - p->region_bytes[a->loc.index];
+            size = arena_bytes_now(c, a->loc.index) - p->region_bytes[a->loc.index];
         break;
     case LOC_SCRATCH: size = p->scratch_bytes; break;
     case LOC_WORKSPACE: size = p->workspace_bytes; break;
@@ -521,7 +528,7 @@ bool program_check_for(const struct program *p, const uint64_t *slot, struct err
 {
     struct check c = {.p = p, .e = e, .slot = slot};
     bool places = p->layout && p->layout->n;
-    c.arena = places ? layout_offsets(p, slot, c.place) : p->arena_bytes[graph_device(p->g)];
+    c.arena = places ? layout_offsets(p, slot, c.place) : 0;
     c.written = mem_alloc(p->g->nout + 1);
     c.gone = mem_alloc(p->g->state.n + 1);
     bool ok = c.written && c.gone;
