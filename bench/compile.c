@@ -58,7 +58,7 @@ static bool compile(struct graph *g, const struct caps *caps, struct samples *to
     double at[STAGES + 1] = {measure_cpu_now()};
     bool ok = !g->err.code && run_passes(g);
     at[1] = measure_cpu_now();
-    ok = ok && pass_fuse_groups(g, false, (struct processor){0}) >= 0;
+    ok = ok && pass_run(&pass_list[pass_count - 1], g, NULL) >= 0;
     at[2] = measure_cpu_now();
     ok = ok && lower_groups(g, caps, e);
     at[3] = measure_cpu_now();

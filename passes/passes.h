@@ -6,12 +6,21 @@
 #include "ir/ir.h"
 #include "passes/lower/schedule.h"
 
-/* A pass: <0 error (in g->err), 0 unchanged, 1 changed.  Every pass accepts every valid graph. */
-typedef int pass_fn(struct graph *g);
-#define PASS(name, stage, doc) pass_fn pass_##name;
+/* A pass: <0 error (in g->err), 0 unchanged, 1 changed.  Every pass accepts every valid graph.  Passes that read no
+ * options may be called with NULL. */
+struct pass_options;
+typedef int pass_fn(struct graph *g, const struct pass_options *o);
+#define PASS(name, flags, stage, doc) pass_fn pass_##name;
 #include "passes.def"
 
-struct pass_info { const char *name, *stage, *doc; pass_fn *run; };
+enum pass_flag {
+    WHOLE_GRAPH = 1,           /* does the regions itself; other passes are called for each region, innermost first */
+    NO_GRADS = 2,              /* leaves a graph with grad nodes as it is: it would remove what gradients need */
+    NO_PLACEHOLDERS = 4,       /* likewise a graph with placeholder sizes: it decides by numbers */
+    FOR_INTERP = 8,            /* the interpreter needs it */
+    FOR_EXPORT = 16,           /* so does an exported model */
+};
+struct pass_info { const char *name; unsigned flags; const char *stage, *doc; pass_fn *run; };
 extern const struct pass_info pass_list[];
 extern const unsigned pass_count;
 const struct pass_info *pass_find(const char *name, size_t len); /* NULL: no such pass */
@@ -26,13 +35,16 @@ struct pass_options {
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
-    /* Of a graph with symbols: from pass numerics on primes stand in for them, which it says here; NULL: they stay. */
+    /* Of a graph with symbols: what pass placeholders replaces them by; NULL: they stay. */
     struct placeholders *placeholders;
+    const struct graph *recorded; /* with placeholders: the graph as it was recorded, with all symbols */
 };
 /* ---- run.c ---- */
 bool passes_run(struct graph *g, const struct pass_options *o); /* the default pipeline; false: g->err */
-/* Runs one pass on a graph's regions, then on the graph; result as pass_fn.  Options may be NULL: none, fused. */
+/* Runs one pass as its flags say; result as pass_fn.  Options may be NULL: none, fused. */
 int pass_run(const struct pass_info *p, struct graph *g, const struct pass_options *o);
+/* Runs the first n passes and, of those behind them, the ones that have the flag.  false: g->err. */
+bool passes_run_first(struct graph *g, unsigned n, enum pass_flag flag, const struct pass_options *o);
 
 /* ---- groups.c: the meaning of groups ----
  *
@@ -72,15 +84,6 @@ enum { MAX_ROW_REDUCES = 8 };     /* in one kernel */
 /* Does r reduce whole rows, the last axes in one chunk of lanes? Sets their axes and length. */
 bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
 
-/* ---- numerics.c ----
- *
- * As pass_numerics; bf16_dot2: devices, one bit each, that sum products of bf16 in pairs; s: the primes that stand in
- * for symbols, or NULL. */
-int pass_numerics_for(struct graph *g, uint64_t bf16_dot2, const struct placeholders *s);
-/* ---- fuse.c ----
- *
- * Fills g->group; `unfused` gives every op its own group. */
-int pass_fuse_groups(struct graph *g, bool unfused, struct processor processor);
 /* ---- fuse_explain.c ----
  *
  * For each group of a fused graph and each group that it reads, a comment line with the reason why they are two

@@ -3,7 +3,7 @@
 #include <string.h>
 
 const struct pass_info pass_list[] = {
-#define PASS(name, stage, doc) {#name, stage, doc, pass_##name},
+#define PASS(name, flags, stage, doc) {#name, flags, stage, doc, pass_##name},
 #include "passes.def"
 };
 const unsigned pass_count = sizeof pass_list / sizeof *pass_list;
@@ -29,49 +29,42 @@ static bool passes_check(struct graph *g, const struct pass_options *o, const ch
 
 static bool has_grad(const struct graph *g)
 {
-    for (ref r = 1; r < g->nnode; r++)
-        if (g->node[r].op == OP_grad)
-            return true;
-    return false;
+    bool grad = false;
+    for (ref r = 1; r < g->nnode && !grad; r++)
+        grad = g->node[r].op == OP_grad;
+    for (uint32_t i = 0; i < g->nregion && !grad; i++)
+        grad = has_grad(g->region[i]);
+    return grad;
 }
 
-int pass_run(const struct pass_info *p, struct graph *g, const struct pass_options *o)
+static int run_with_regions(const struct pass_info *p, struct graph *g, const struct pass_options *o)
 {
     int changed = 0;
-    /* these passes would remove what gradients need; the gradient of a gather adds to 0, that of a slice does not */
-    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_split_reductions ||
-         p->run == pass_positions) && has_grad(g))
-        return 0;
-    for (uint32_t i = 0; p->run != pass_bind && i < g->nregion; i++) {
-        int c = pass_run(p, g->region[i], o);
+    for (uint32_t i = 0; !(p->flags & WHOLE_GRAPH) && i < g->nregion; i++) {
+        int c = run_with_regions(p, g->region[i], o);
         if (c < 0)
             return err_set(&g->err, g->region[i]->err.code, "%s", g->region[i]->err.msg), -1;
         changed |= c;
     }
-    int c = p->run == pass_fuse ? pass_fuse_groups(g, o && !o->fuse, o ? o->processor : (struct processor){0})
-        : p->run == pass_numerics ? pass_numerics_for(g, o ? o->bf16_dot2 : 0, o ? o->placeholders : NULL) : p->run(g);
+    int c = p->run(g, o);
     return c < 0 ? c : c | changed;
 }
 
-static bool run_all(struct graph *g, const struct pass_options *o, const struct symbols *recorded, uint32_t slots)
+int pass_run(const struct pass_info *p, struct graph *g, const struct pass_options *o)
 {
-    for (unsigned i = 0; i < pass_count; i++) {
-        const struct pass_info *p = &pass_list[i];
-        struct err e;
-        e.code = KL_OK;
-        if (p->run == pass_numerics && recorded && !graph_use_placeholders(g, recorded, slots, o->placeholders, &e))
-            return err_set(&g->err, e.code, "%s", e.msg);
-        bool skip = p->run == pass_split_reductions && recorded && o->placeholders->n; /* it splits by numbers */
-        int changed = skip ? 0 : pass_run(p, g, o);
-        if (changed < 0 || g->err.code)
-            return err_set(&g->err, KL_ERR_INTERNAL, "pass %s failed", p->name);
-        if (!passes_check(g, o, p->name))
-            return false;
-        bool last_of_stage = i + 1 == pass_count || strcmp(p->stage, pass_list[i + 1].stage) != 0;
-        if (o->dump && last_of_stage)
-            o->dump(o->ctx, p->stage, g);
-    }
-    return true;
+    static const struct pass_options fused = {.fuse = true};
+    o = o ? o : &fused;
+    if ((p->flags & NO_GRADS && has_grad(g)) || (p->flags & NO_PLACEHOLDERS && o->placeholders && o->placeholders->n))
+        return 0;
+    return run_with_regions(p, g, o);
+}
+
+bool passes_run_first(struct graph *g, unsigned n, enum pass_flag flag, const struct pass_options *o)
+{
+    bool ok = true;
+    for (unsigned i = 0; ok && i < pass_count; i++)
+        ok = (i >= n && !(pass_list[i].flags & flag)) || pass_run(&pass_list[i], g, o) >= 0;
+    return ok;
 }
 
 bool passes_run(struct graph *g, const struct pass_options *o)
@@ -80,17 +73,17 @@ bool passes_run(struct graph *g, const struct pass_options *o)
         return false;
     if (o->dump)
         o->dump(o->ctx, "captured", g);
-    struct symbols *recorded = NULL; /* passes may take some away */
-    uint32_t slots = g->slot.n;
     if (o->placeholders)
         o->placeholders->n = 0;
-    if (o->placeholders && g->symbols) {
-        if (!(recorded = mem_alloc(sizeof *recorded)))
-            return err_set(&g->err, KL_ERR_MEMORY, "out of memory: graph @%s", g->name);
-        recorded->n = g->symbols->n;
-        memcpy(recorded->v, g->symbols->v, sizeof recorded->v);
+    for (unsigned i = 0; i < pass_count; i++) {
+        const struct pass_info *p = &pass_list[i];
+        if (pass_run(p, g, o) < 0 || g->err.code)
+            return err_set(&g->err, KL_ERR_INTERNAL, "pass %s failed", p->name);
+        if (!passes_check(g, o, p->name))
+            return false;
+        bool last_of_stage = i + 1 == pass_count || strcmp(p->stage, pass_list[i + 1].stage) != 0;
+        if (o->dump && last_of_stage)
+            o->dump(o->ctx, p->stage, g);
     }
-    bool ok = run_all(g, o, recorded, slots);
-    mem_free(recorded);
-    return ok;
+    return true;
 }

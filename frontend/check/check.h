@@ -27,9 +27,6 @@ struct check_outputs { uint32_t n; void **data; };
 void check_outputs_free(struct check_outputs *o);
 
 /* ---- reference.c ---- */
-/* A copy of a graph on the device after the first n passes, and then those without which the interpreter does not take
- * it.  NULL: *e. */
-struct graph *check_after_passes(const struct graph *recorded, int device, bool fuse, unsigned n, struct err *e);
 /* The interpreter on a graph with numerics; watch may be NULL.  false: *e; check_outputs_free in either case, also
  * below. */
 bool check_interpret(const struct graph *g, const struct check_values *v, const struct interp_watch *watch,

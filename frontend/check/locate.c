@@ -149,7 +149,7 @@ static const char *find_pass(const struct locating *l, const struct check_output
 {
     for (unsigned n = 1; n <= pass_count; n++) {
         struct err e = {0};
-        struct graph *g = check_after_passes(l->g, l->device, l->fuse, n, &e);
+        struct graph *g = reference_graph(l->g, (unsigned)l->device, l->fuse, n, &e);
         struct check_outputs out = {0};
         bool same = !g || !check_interpret(g, l->v, NULL, &out, &e) || same_outputs(l->g, want, &out);
         check_outputs_free(&out);

@@ -22,18 +22,12 @@ static const char files[] =
 static const char kept[] =
     "kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere";
 
-static void put_passes(FILE *f)
-{
-    for (unsigned i = 0; i < pass_count; i++)
-        fprintf(f, "%s%s", i ? " " : "", pass_list[i].name);
-    fputs("\n", f);
-}
-
 static void put_notes(FILE *f)
 {
-    fprintf(f, "\n%s\npasses: ", files);
-    put_passes(f);
-    fprintf(f, "stages: %s\n", dump_stage_names());
+    fprintf(f, "\n%s\npasses:", files);
+    for (unsigned i = 0; i < pass_count; i++)
+        fprintf(f, " %s", pass_list[i].name);
+    fprintf(f, "\nstages: %s\n", dump_stage_names());
     for (unsigned i = 0; i < NOTES; i++)
         fprintf(f, "%s: %s\n", notes[i].name, notes[i].text);
     fprintf(f, "%s\n", kept);
@@ -121,8 +115,9 @@ void cli_manual(FILE *f)
     fputs(".SH STAGES\nWhat --stage may name, in order.\n", f);
 #define STAGE(name, ext, text) put_tagged(f, #name, "", text);
 #include "runtime/dump/stages.def"
-    fputs(".SH PASSES\nWhat\n.B kiln opt \\-p\nmay name, in order:\n", f);
-    put_passes(f);
+    fputs(".SH PASSES\nWhat\n.B kiln opt \\-p\nmay name, in order.\n", f);
+    for (unsigned i = 0; i < pass_count; i++)
+        put_tagged(f, pass_list[i].name, "", pass_list[i].doc);
     fputs(".SH ARGUMENTS\n", f);
     for (unsigned i = 0; i < NOTES; i++)
         put_tagged(f, notes[i].name, "", notes[i].text);

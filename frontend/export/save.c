@@ -9,13 +9,8 @@
  * are inlined. */
 static struct graph *simplify_for_export(const struct graph *traced, struct err *e)
 {
-    static pass_fn *const passes[] = {pass_bind, pass_autodiff, pass_inline, pass_simplify, pass_dce};
     struct graph *g = graph_clone(traced);
-    bool ok = g != NULL;
-    for (unsigned i = 0; ok && i < sizeof passes / sizeof *passes; i++)
-        for (unsigned p = 0; ok && p < pass_count; p++)
-            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, NULL) >= 0;
-    if (ok)
+    if (g && passes_run_first(g, 0, FOR_EXPORT, NULL))
         return g;
     if (g && g->err.code)
         *e = g->err;

@@ -395,14 +395,12 @@ static int group_all(struct graph *g, bool unfused, bool remat, struct processor
     return ok ? changed : -1;
 }
 
-int pass_fuse_groups(struct graph *g, bool unfused, struct processor processor)
+int pass_fuse(struct graph *g, const struct pass_options *o)
 {
     if (g->symbols) /* kernels need known sizes */
         return 0;
-    int changed = group_all(g, unfused, !unfused, processor);
+    int changed = group_all(g, !o->fuse, o->fuse, o->processor);
     if (changed > 0)
-        changed = pass_dce(g) < 0 ? -1 : group_all(g, unfused, false, processor);
+        changed = pass_dce(g, o) < 0 ? -1 : group_all(g, !o->fuse, false, o->processor);
     return changed < 0 ? -1 : 1;
 }
-
-int pass_fuse(struct graph *g) { return pass_fuse_groups(g, false, (struct processor){0}); }

@@ -89,8 +89,9 @@ static bool link_grads(struct sweep *s, const struct graph *g)
     return first != NULL;
 }
 
-int pass_autodiff(struct graph *g)
+int pass_autodiff(struct graph *g, const struct pass_options *o)
 {
+    (void)o;
     bool any = false;
     for (ref r = 1; r < g->nnode; r++)
         any |= g->node[r].op == OP_grad;

@@ -4,4 +4,8 @@
  * recorded with numbers in their place.  The regions share the graph's symbols, so this pass handles them itself. */
 #include "passes/passes.h"
 
-int pass_bind(struct graph *g) { return graph_bind(g); }
+int pass_bind(struct graph *g, const struct pass_options *o)
+{
+    (void)o;
+    return graph_bind(g);
+}

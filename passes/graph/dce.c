@@ -2,8 +2,9 @@
 #include "passes/passes.h"
 #include "rewrite.h"
 
-int pass_dce(struct graph *g)
+int pass_dce(struct graph *g, const struct pass_options *o)
 {
+    (void)o;
     bool *live = mem_alloc(g->nnode * sizeof *live);
     if (!live)
         return err_set(&g->err, KL_ERR_MEMORY, "out of memory in dce of @%s", g->name), -1;

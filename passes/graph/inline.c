@@ -34,22 +34,13 @@ static bool inline_node(struct inliner *l, ref r)
     return ok;
 }
 
-static bool has_grad(const struct graph *g)
+int pass_inline(struct graph *g, const struct pass_options *o)
 {
-    bool grad = false;
-    for (ref r = 1; r < g->nnode && !grad; r++)
-        grad = g->node[r].op == OP_grad;
-    for (uint32_t i = 0; i < g->nregion && !grad; i++)
-        grad = has_grad(g->region[i]);
-    return grad;
-}
-
-int pass_inline(struct graph *g)
-{
+    (void)o;
     bool any = false;
     for (ref r = 1; r < g->nnode; r++)
         any |= op_is_inlined(g->node[r].op);
-    if (!any || has_grad(g))
+    if (!any)
         return 0;
     struct inliner l = {.first = mem_alloc(g->nnode * sizeof *l.first)};
     if (!l.first)

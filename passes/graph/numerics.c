@@ -61,7 +61,7 @@ static bool has_symbolic_operand(const struct graph *g, const struct node *n)
     return any;
 }
 
-int pass_numerics_for(struct graph *g, uint64_t bf16_dot2, const struct placeholders *s)
+int pass_numerics(struct graph *g, const struct pass_options *o)
 {
     int changed = 0;
     for (ref r = 1; r < g->nnode; r++) {
@@ -72,7 +72,7 @@ int pass_numerics_for(struct graph *g, uint64_t bf16_dot2, const struct placehol
             order_reduce(g, n);
             changed = 1;
         } else if (n->op == OP_dot && !n->attr.dot.kblock) {
-            order_dot(g, n, bf16_dot2, s);
+            order_dot(g, n, o->bf16_dot2, o->placeholders);
             changed = 1;
         } else if (op_is_attention(n->op) && !n->attr.attention.block) {
             n->attr.attention.block = KEY_BLOCK;
@@ -81,5 +81,3 @@ int pass_numerics_for(struct graph *g, uint64_t bf16_dot2, const struct placehol
     }
     return changed;
 }
-
-int pass_numerics(struct graph *g) { return pass_numerics_for(g, 0, NULL); }

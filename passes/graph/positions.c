@@ -8,8 +8,9 @@
 #include "passes/passes.h"
 #include "rewrite.h"
 
-int pass_positions(struct graph *g)
+int pass_positions(struct graph *g, const struct pass_options *o)
 {
+    (void)o;
     struct rewrite w;
     bool any = false;
     for (ref r = 1; r < g->nnode && g->symbols && !any; r++)

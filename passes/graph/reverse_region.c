@@ -135,7 +135,7 @@ static struct graph *region_gradient(struct back *b, uint32_t which, const bool 
     g->cur_site = 0;
     differentiate_region(g, region, wanted, given);
     if (!g->err.code)
-        pass_dce(g);
+        pass_dce(g, NULL);
     if (!g->err.code)
         return g;
     err_set(&b->t->err, g->err.code, "%s", g->err.msg);

@@ -388,14 +388,12 @@ static ref simplify_canonicalize(struct numbering *v, struct graph *g, ref r, ui
     return r >= seen ? simplify_number(v, g, r) : r;
 }
 
-int pass_simplify(struct graph *g)
+int pass_simplify(struct graph *g, const struct pass_options *o)
 {
+    (void)o;
     struct rewrite w;
     struct numbering v = {0};
     struct narrow_uses uses = {0};
-    for (ref r = 1; r < g->nnode; r++)
-        if (g->node[r].op == OP_grad)
-            return 0;
     if (rewrite_begin(&w, g)) {
         if (!find_narrow_uses(&uses, g))
             err_set(&g->err, KL_ERR_MEMORY, "out of memory simplifying @%s", g->name);

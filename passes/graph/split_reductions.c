@@ -69,8 +69,9 @@ static ref two_stages(struct graph *g, const struct node *n, ref x, const struct
     return dtype == n->dtype ? y : n_cast(g, y, n->dtype);
 }
 
-int pass_split_reductions(struct graph *g)
+int pass_split_reductions(struct graph *g, const struct pass_options *o)
 {
+    (void)o;
     struct rewrite w;
     struct reduced r;
     bool any = false;

@@ -67,19 +67,17 @@ static ref swapped_product(struct rewrite *w, const struct graph *g, ref r)
     return graph_add(w->to, &n, NULL);
 }
 
-int pass_swap_products(struct graph *g)
+int pass_swap_products(struct graph *g, const struct pass_options *o)
 {
     struct rewrite w;
     uint32_t *uses = count_uses(g);
-    bool any = false, grads = false;
+    bool any = false;
     if (!uses)
         return err_set(&g->err, KL_ERR_MEMORY, "out of memory exchanging operands of @%s", g->name), -1;
-    for (ref r = 1; r < g->nnode; r++) {
-        grads |= g->node[r].op == OP_grad;
-        any |= exchanges_operands(g, r, uses);
-    }
+    for (ref r = 1; r < g->nnode && !any; r++)
+        any = exchanges_operands(g, r, uses);
     int changed = 0;
-    if (any && !grads) {
+    if (any) {
         if (rewrite_begin(&w, g))
             for (ref r = 1; r < g->nnode && !w.to->err.code; r++) {
                 rewrite_site(&w, r);
@@ -90,7 +88,7 @@ int pass_swap_products(struct graph *g)
                     rewrite_copy(&w, r);
             }
         changed = rewrite_end(&w);
-        if (changed > 0 && pass_dce(g) < 0) /* the products that were replaced */
+        if (changed > 0 && pass_dce(g, o) < 0) /* the products that were replaced */
             changed = -1;
     }
     mem_free(uses);

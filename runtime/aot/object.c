@@ -320,7 +320,8 @@ static struct program *object_plan(const struct graph *captured, bool fuse, cons
     const uint64_t cpu = UINT64_C(1) << DEVICE_CPU;
     struct target_set targets = {&(struct target){caps, 0}, 1};
     if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true, .bf16_dot2 = caps->dot2 ? cpu : 0,
-                                                   .processor = {cpu, caps->threads}, .placeholders = &placeholders}))
+                                                   .processor = {cpu, caps->threads}, .placeholders = &placeholders,
+                                                   .recorded = captured}))
         err_set(e, g->err.code, "%s", g->err.msg);
     else if (g && placeholders.n && placeholder_is_sum(&placeholders.v[placeholders.n - 1]))
         err_set(e, KL_ERR_COMPILE, "a length is a sum of symbols");

@@ -203,7 +203,7 @@ static struct program *cache_plan_program(struct graph *g, const struct exec *x,
     struct placeholders placeholders = {0};
     struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .bf16_dot2 = device_bf16_dot2(g),
                              .processor = device_processor(g), .dump = dump ? dump_graph : NULL, .ctx = dump,
-                             .placeholders = &placeholders};
+                             .placeholders = &placeholders, .recorded = x->captured};
     struct program *p = NULL;
     int64_t began = span_begin();
     bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);

@@ -180,56 +180,24 @@ static bool read_values(const struct graph *g, struct buffer *const *input, stru
     return true;
 }
 
-/* Runs the passes that the interpreter needs on a copy and keeps the nodes as the user recorded them. */
-static struct graph *graph_for_interpreter(const struct graph *recorded)
-{
-    static pass_fn *const passes[] = {pass_bind, pass_autodiff, pass_numerics};
-    struct graph *g = graph_clone(recorded);
-    struct pass_options o = {.fuse = true, .bf16_dot2 = g ? device_bf16_dot2(g) : 0};
-    bool ok = g != NULL;
-    for (unsigned i = 0; ok && i < sizeof passes / sizeof *passes; i++)
-        for (unsigned p = 0; ok && p < pass_count; p++)
-            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, &o) >= 0;
-    if (ok)
-        return g;
-    graph_free(g);
-    return NULL;
-}
-
-struct check_interp_call { const struct graph *g; struct bind bind; struct err e; bool ok; };
-
-static void interpret_range(void *ctx, int64_t begin, int64_t end, unsigned worker)
-{
-    (void)begin, (void)end, (void)worker;
-    struct check_interp_call *c = ctx;
-    inspect_quiet(true); /* kl_print has printed already */
-    c->ok = interp_run(c->g, &c->bind, &c->e);
-    inspect_quiet(false);
-}
-
 static bool check_report(const struct graph *recorded, struct buffer *const *input, struct buffer *const *state,
-                   const uint64_t *slot,
-                   struct buffer *const *out, bool infinities, struct err *e)
+                         const uint64_t *slot, struct buffer *const *out, bool infinities, struct err *e)
 {
-    struct graph *g = graph_for_interpreter(recorded);
+    struct err why = {0};
+    struct graph *g = reference_graph(recorded, graph_device(recorded), true, 0, &why);
     struct search s = {.g = g, .infinities = infinities, .bad = g ? mem_alloc(g->nnode * sizeof *s.bad) : NULL};
     struct values v = {0};
     struct interp_watch watch = {see_node, &s};
-    char failed[160] = "";
     const char *text = NULL, *what = infinities ? "a value is NaN or infinite" : "a value is NaN";
     if (s.bad && read_values(g, input, state, out, &v)) {
-        struct check_interp_call c = {g, {(const void *const *)v.input, (const void *const *)v.state, slot, v.out,
-            &watch},
-                                {0}, false};
-        pool_run(interpret_range, &c, 1, 0);
-        text = c.ok && !s.failed ? first_made(&s) : NULL;
-        if (!c.ok)
-            snprintf(failed, sizeof failed, "%.150s", c.e.msg);
+        struct bind bind = {(const void *const *)v.input, (const void *const *)v.state, slot, v.out, &watch};
+        bool ok = reference_run(g, &bind, true, &why); /* kl_print has printed already */
+        text = ok && !s.failed ? first_made(&s) : NULL;
     }
     if (text)
         err_set(e, KL_ERR_CHECK, "%s: %s", what, text);
-    else if (*failed)
-        err_set(e, KL_ERR_CHECK, "%s; where it comes from was not found: %s", what, failed);
+    else if (why.code)
+        err_set(e, KL_ERR_CHECK, "%s; where it comes from was not found: %.150s", what, why.msg);
     else
         err_set(e, KL_ERR_CHECK, "%s, and no memory to find out where it comes from", what);
     mem_free(s.bad);

@@ -139,27 +139,11 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
     return true;
 }
 
-/* The graph interpreter, likewise. */
-struct executor_interp_call {
-    const struct graph *g;
-    struct bind bind;
-    struct err *e;
-    bool ok;
-};
-
-static void call_interp(void *ctx, int64_t begin, int64_t end, unsigned worker)
-{
-    (void)begin, (void)end, (void)worker;
-    struct executor_interp_call *c = ctx;
-    c->ok = interp_run(c->g, &c->bind, c->e);
-}
-
 /* A program for the interpreter has one command. */
 static bool run_interp(const struct frame *f, struct err *e)
 {
-    struct executor_interp_call c = {f->p->g, {f->input, f->state, f->r->slot, f->out, NULL}, e, false};
-    pool_run(call_interp, &c, 1, 0);
-    return c.ok;
+    struct bind bind = {f->input, f->state, f->r->slot, f->out, NULL};
+    return reference_run(f->p->g, &bind, false, e);
 }
 
 static bool program_is_interpreted(const struct program *p) { return p->ncmd == 1 && p->cmd[0].kind == CMD_INTERP; }

@@ -172,6 +172,14 @@ uint64_t exec_runs(void);                /* runs so far in this process */
 /* The device of a leaf's buffer (op: OP_input or OP_state) if g's own device is `device`, as for exec_get. */
 int exec_leaf_device(const struct graph *g, int device, unsigned op, uint32_t ordinal);
 
+/* ---- reference.c ---- */
+/* A copy of a graph on a device, after the first n passes and then those without which the interpreter does not take
+ * it.  NULL: *e. */
+struct graph *reference_graph(const struct graph *recorded, unsigned device, bool fuse, unsigned n, struct err *e);
+/* Interprets a graph on a thread of the pool, in the floating-point environment that kernels have; quiet: kl_print
+ * prints nothing.  false: *e. */
+bool reference_run(const struct graph *g, const struct bind *b, bool quiet, struct err *e);
+
 /* ---- check.c ---- */
 /* exec_run for a recorded graph.  With option check_nan an output with a NaN is an error that names the node and the
  * line that made it; no state has been written then. */

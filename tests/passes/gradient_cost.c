@@ -88,7 +88,7 @@ static struct cost differentiate(void (*make)(struct graph *, unsigned), unsigne
     struct pass_options o = {.fuse = true};
     make(g, n);
     uint64_t before = atomic_load(&pass_steps);
-    bool ok = all_passes ? passes_run(g, &o) : pass_autodiff(g) > 0;
+    bool ok = all_passes ? passes_run(g, &o) : pass_autodiff(g, NULL) > 0;
     CHECK(ok && !g->err.code);
     struct cost c = {atomic_load(&pass_steps) - before, g->nnode, g->ngroup};
     graph_free(g);
