@@ -162,6 +162,14 @@ for gone in $(LC_ALL=C comm -23 "$scratch/listed" "$scratch/broken" | tr ' ' ,);
     f=$((f + 1))
     echo "FAIL tests/convention.def lists $(echo "$gone" | tr , ' '), which keeps the rule now"
 done
+# Functions that take a number of list elements are called with wrong ones.
+for name in $(declarations include/kiln | sed -nE '
+    /int64_t n(in|out|inputs|outputs|slots|meta|carried|scanned|stacked|results)[,)]/ s/.*(kl_[a-z_0-9]*)\(.*/\1/p'); do
+    grep -q "$name(" tests/api/numbers/api_counts.c || {
+        f=$((f + 1))
+        echo "FAIL tests/api/numbers/api_counts.c does not call $name with a wrong number of elements"
+    }
+done
 p=$((p + $(declarations include/kiln | wc -l) - f))
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]

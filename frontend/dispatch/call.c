@@ -17,11 +17,11 @@ void device_keys_start(void)
 
 uint64_t device_keys(kl_device d) { return device_valid(d) ? device_bits[device_index(d)] : 0; }
 
-kl_keyset kl_dispatch_keys(uint32_t nin, const kl_tensor *in)
+kl_keyset kl_dispatch_keys(int64_t nin, const kl_tensor *in)
 {
     struct thread *t = thread_self();
     uint64_t bits = 0;
-    for (uint32_t i = 0; t && i < nin; i++)
+    for (int64_t i = 0; t && in && i < nin; i++)
         bits |= handle_keys(in[i]);
     return (kl_keyset){t ? thread_keys(t, bits) : 0};
 }
@@ -498,14 +498,16 @@ static void missing_for(const struct kl_call *c, enum how how, struct err *e)
 }
 
 static kl_status call_by_name(const kl_site *site, const char *name, enum how how, uint64_t keys, kl_key key,
-                              uint32_t nin,
-                              const kl_tensor *in, uint32_t nout, kl_tensor *out)
+                              int64_t number_in, const kl_tensor *in, int64_t number_out, kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     const struct dispatch_op *op = dispatch_find(name);
-    const char *why = check_call(op, nin, in, nout, out);
+    char bad_count[80] = "";
+    const struct named_count *bad = first_bad_count(COUNTS({"nin", number_in}, {"nout", number_out}));
+    uint32_t nin = count_or_none(number_in), nout = count_or_none(number_out);
+    const char *why = bad ? bad_count_text(bad, bad_count, sizeof bad_count) : check_call(op, nin, in, nout, out);
     kl_tensor few[16], *copy = nin <= 16 || why ? few : mem_alloc(nin * sizeof *copy);
     struct call graph = {.site = site, .op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
     struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = site, .label = name ? name : "", .nin = nin,
@@ -544,20 +546,20 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     return status;
 }
 
-kl_status kl_dispatch_at(const kl_site *site, const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
+kl_status kl_dispatch_at(const kl_site *site, const char *op, int64_t nin, const kl_tensor *in, int64_t nout,
                          kl_tensor *out)
 {
     return call_by_name(site, op, BY_ARGUMENTS, 0, KL_KEY_Undefined, nin, in, nout, out);
 }
 
-kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in,
-                              uint32_t nout, kl_tensor *out)
+kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, int64_t nin, const kl_tensor *in,
+                              int64_t nout, kl_tensor *out)
 {
     return call_by_name(site, op, BY_KEYS, keys.bits, KL_KEY_Undefined, nin, in, nout, out);
 }
 
-kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin, const kl_tensor *in,
-                                uint32_t nout, kl_tensor *out)
+kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, int64_t nin, const kl_tensor *in,
+                                int64_t nout, kl_tensor *out)
 {
     return call_by_name(site, op, BY_KEY, kl_keyset_of(key).bits, key, nin, in, nout, out);
 }

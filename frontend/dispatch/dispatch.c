@@ -562,7 +562,7 @@ bool kl_dispatch_has_kernel(const char *name, kl_key key)
     return has;
 }
 
-uint32_t kl_dispatch_kernel_count(const char *name)
+int64_t kl_dispatch_kernel_count(const char *name)
 {
     struct dispatch_op *op = thread_self() ? dispatch_op_named(name) : NULL;
     uint32_t n = 0;

@@ -118,16 +118,19 @@ static bool save_traced(struct thread *t, const kl_site *site, const kl_tracer *
     return ok;
 }
 
-kl_status kl_model_save_at(const kl_site *site, const char *path, kl_region_fn *fn, void *ctx, uint32_t nin,
-                           const kl_tensor *in, const char *const *in_names, uint32_t nout,
+kl_status kl_model_save_at(const kl_site *site, const char *path, kl_region_fn *fn, void *ctx, int64_t number_in,
+                           const kl_tensor *in, const char *const *in_names, int64_t number_out,
                            const char *const *out_names)
 {
     struct thread *t = thread_self();
-    struct save s = {path, nin, nout, in_names, out_names};
+    struct save s = {path, count_or_none(number_in), count_or_none(number_out), in_names, out_names};
     struct err e;
     e.code = KL_OK;
     if (!t)
         return KL_ERR_MEMORY;
+    if (!counts_valid(t, site, "model_save", COUNTS({"nin", number_in}, {"nout", number_out})))
+        return KL_ERR_ARGUMENT;
+    uint32_t nin = s.nin, nout = s.nout;
     const char *why = !path || !fn || (nin && !in) || !nout ? "a path, a function, its inputs and an output are needed"
                                                             : names_wrong(nin, in_names, nout, out_names);
     if (why)

@@ -4,6 +4,7 @@
 #include "ir/file_signal.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,9 +206,14 @@ static bool format_writes(const char *path, kl_file_format format, uint32_t n, u
     return !nmeta || file_fails(why, KL_ERR_ARGUMENT, "%.250s: %s has no metadata", path, kl_file_format_name(format));
 }
 
-kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, uint32_t n,
-                           const kl_file_item *items, uint32_t nmeta, const kl_file_pair *meta)
+kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, int64_t number,
+                           const kl_file_item *items, int64_t pairs, const kl_file_pair *meta)
 {
+    if (number < 0 || number > INT32_MAX || pairs < 0 || pairs > INT32_MAX)
+        return kl_failf(site, KL_ERR_ARGUMENT, "file_write: %s is %" PRId64 "; it must be 0 to %d",
+                        number < 0 || number > INT32_MAX ? "n" : "nmeta",
+                        number < 0 || number > INT32_MAX ? number : pairs, INT32_MAX);
+    uint32_t n = (uint32_t)number, nmeta = (uint32_t)pairs;
     if (!path || (n && !items) || (nmeta && !meta))
         return kl_fail_at(site, KL_ERR_ARGUMENT, "file_write: no path, or no items");
     struct file_out o = {.fd = -1};

@@ -41,13 +41,13 @@ kl_status kl_model_output(const kl_model *model, uint32_t i, kl_model_value *val
     return kl_model_input(model, i, value);
 }
 
-kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in, uint32_t nout,
+kl_status kl_model_call_at(const kl_site *site, kl_model *model, int64_t nin, const kl_tensor *in, int64_t nout,
                            kl_tensor *out)
 {
     (void)model;
     (void)nin;
     (void)in;
-    for (uint32_t i = 0; out && i < nout; i++)
+    for (int64_t i = 0; out && i < nout; i++)
         out[i] = kl_none;
     return kl_fail_at(site, KL_ERR_ARGUMENT, why);
 }

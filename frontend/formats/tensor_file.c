@@ -1,6 +1,7 @@
 /* <kiln/formats/file.h>: opening a file by its first bytes, its tensors and metadata. */
 #include "tensor_file.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -271,12 +272,12 @@ void kl_file_close(kl_file *f)
 /* ---- tensors ---- */
 
 kl_file_format kl_file_format_of(const kl_file *f) { return f ? f->format : KL_FILE_FORMATS; }
-uint32_t kl_file_count(const kl_file *f) { return f ? f->n : 0; }
+int64_t kl_file_count(const kl_file *f) { return f ? f->n : 0; }
 
 kl_status kl_file_get(const kl_file *f, uint32_t i, kl_file_entry *entry)
 {
     if (!f || !entry || i >= f->n)
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_get: tensor %u of %u", i, kl_file_count(f));
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_get: tensor %u of %" PRId64, i, kl_file_count(f));
     *entry = f->entry[i].is;
     return KL_OK;
 }
@@ -404,12 +405,12 @@ kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *f, kl_device device, c
 
 /* ---- metadata ---- */
 
-uint32_t kl_file_meta_count(const kl_file *f) { return f ? f->nmeta : 0; }
+int64_t kl_file_meta_count(const kl_file *f) { return f ? f->nmeta : 0; }
 
 kl_status kl_file_meta_get(const kl_file *f, uint32_t i, kl_file_meta *meta)
 {
     if (!meta || i >= kl_file_meta_count(f))
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_meta_get: key %u of %u", i, kl_file_meta_count(f));
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_meta_get: key %u of %" PRId64, i, kl_file_meta_count(f));
     *meta = f->meta[i].is;
     return KL_OK;
 }

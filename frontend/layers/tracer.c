@@ -262,7 +262,7 @@ static bool tracer_start(struct kl_tracer *tr, uint32_t nin, const kl_tensor *in
     return true;
 }
 
-kl_tracer *kl_tracer_begin(kl_tap which, uint32_t nin, const kl_tensor *in)
+kl_tracer *kl_tracer_begin(kl_tap which, int64_t nin, const kl_tensor *in)
 {
     struct thread *t = thread_self();
     if (!t)
@@ -272,6 +272,8 @@ kl_tracer *kl_tracer_begin(kl_tap which, uint32_t nin, const kl_tensor *in)
                       : t->tracer[which]                              ? "this thread has one open at this tap" : NULL;
     if (why)
         return fail(t, NULL, KL_ERR_ARGUMENT, "tracer_begin: %s", why), NULL;
+    if (!counts_valid(t, NULL, "tracer_begin", COUNTS({"nin", nin})))
+        return NULL;
     if (region_refuses(t, NULL, "tracer_begin"))
         return NULL;
     struct kl_tracer *tr = mem_alloc(sizeof *tr);
@@ -279,7 +281,7 @@ kl_tracer *kl_tracer_begin(kl_tap which, uint32_t nin, const kl_tensor *in)
         return fail(t, NULL, KL_ERR_MEMORY, "tracer_begin: out of memory"), NULL;
     tr->t = t;
     tr->tap = which;
-    if (!tracer_start(tr, nin, in)) {
+    if (!tracer_start(tr, (uint32_t)nin, in)) {
         kl_tracer_free(tr);
         return NULL;
     }
@@ -288,7 +290,7 @@ kl_tracer *kl_tracer_begin(kl_tap which, uint32_t nin, const kl_tensor *in)
     return tr;
 }
 
-kl_status kl_tracer_end(kl_tracer *tr, uint32_t nout, const kl_tensor *out)
+kl_status kl_tracer_end(kl_tracer *tr, int64_t nout, const kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
@@ -296,6 +298,8 @@ kl_status kl_tracer_end(kl_tracer *tr, uint32_t nout, const kl_tensor *out)
     if (!tr || tr->t != t || (nout && !out))
         return fail(t, NULL, KL_ERR_ARGUMENT, "tracer_end: %s", tr &&
                     tr->t == t ? "out is NULL" : "this thread has not begun it");
+    if (!counts_valid(t, NULL, "tracer_end", COUNTS({"nout", nout})))
+        return KL_ERR_ARGUMENT;
     t->tracer[tr->tap] = NULL;
     t->included &= ~LAYER_BIT(layer_of[tr->tap]);
     for (uint32_t i = 0; i < nout && !tr->err.code; i++) {
@@ -305,7 +309,7 @@ kl_status kl_tracer_end(kl_tracer *tr, uint32_t nout, const kl_tensor *out)
         else if (!graph_output(tr->g, OUT_RETURN, r, 0))
             tr->err = tr->g->err;
     }
-    tr->nout = nout;
+    tr->nout = (uint32_t)nout;
     tr->t = NULL;
     return tr->err.code ? fail(t, NULL, tr->err.code, "tracer_end: %s", tr->err.msg) : KL_OK;
 }
@@ -392,7 +396,7 @@ static bool tracer_replay(struct thread *t, const kl_site *site, const kl_tracer
     return ok;
 }
 
-kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout,
+kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, int64_t nin, const kl_tensor *in, int64_t nout,
                            kl_tensor *out)
 {
     struct thread *t = thread_self();
@@ -406,19 +410,21 @@ kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t ni
             ? "calls in kl_vmap were traced as those of one element: KL_TAP_RECORDED traces what can run again"
         : tr->err.code ? tr->err.msg
                        : NULL;
-    for (uint32_t i = 0; out && i < nout; i++)
+    uint32_t results = count_or_none(nout);
+    for (uint32_t i = 0; out && i < results; i++)
         out[i] = kl_none;
     bool ok = !(t->tracing && t->trace->err.code);
+    ok = ok && counts_valid(t, site, "tracer_run", COUNTS({"nin", nin}, {"nout", nout}));
     if (ok && why)
         ok = fail(t, site, KL_ERR_ARGUMENT, "tracer_run: %s", why) == KL_OK;
     if (ok && !compose_begin_on(t, NULL))
         ok = fail(t, site, KL_ERR_MEMORY, "tracer_run: out of memory") == KL_OK;
     else if (ok) {
         ok = tracer_replay(t, site, tr, in, out);
-        compose_end_all(t, out, ok ? nout : 0);
+        compose_end_all(t, out, ok ? results : 0);
     }
     kl_status status = ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;
-    for (uint32_t i = 0; out && i < nout; i++) {
+    for (uint32_t i = 0; out && i < results; i++) {
         if (!ok)
             out[i] = poison(t);
         else if (!status)

@@ -243,29 +243,30 @@ static bool arguments_fit(struct mapped *m, const kl_tensor *in, const kl_tensor
     return vmap_install(&e) || fail(m->t, m->site, e.code, "vmap: %s", e.msg) == KL_OK;
 }
 
-kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
+kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in,
                      const int *in_axes,
-                     uint32_t nout, const int *out_axes, kl_randomness randomness, kl_tensor *out)
+                     int64_t nout, const int *out_axes, kl_randomness randomness, kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    struct mapped m = {.t = t, .site = site, .fn = fn, .ctx = ctx, .nin = nin, .nout = nout,
-                       .level.randomness = randomness};
-    for (uint32_t i = 0; out && i < nout; i++)
+    struct mapped m = {.t = t, .site = site, .fn = fn, .ctx = ctx, .nin = count_or_none(nin),
+                       .nout = count_or_none(nout), .level.randomness = randomness};
+    for (uint32_t i = 0; out && i < m.nout; i++)
         out[i] = kl_none;
-    bool ok = !(t->tracing && t->trace->err.code) && arguments_fit(&m, in, out);
-    if (ok && (!(m.in = mem_alloc(nin * (sizeof *m.in + sizeof *m.view + sizeof *m.batched))) ||
+    bool ok = !(t->tracing && t->trace->err.code) &&
+              counts_valid(t, site, "vmap", COUNTS({"nin", nin}, {"nout", nout})) && arguments_fit(&m, in, out);
+    if (ok && (!(m.in = mem_alloc(m.nin * (sizeof *m.in + sizeof *m.view + sizeof *m.batched))) ||
                !compose_begin_on(t, NULL))) {
         ok = fail(t, site, KL_ERR_MEMORY, "vmap: out of memory") == KL_OK;
     } else if (ok) {
-        m.view = (struct view *)(m.in + nin);
-        m.batched = (bool *)(m.view + nin);
+        m.view = (struct view *)(m.in + m.nin);
+        m.batched = (bool *)(m.view + m.nin);
         ok = vmap_run(&m, in, in_axes, out, out_axes);
-        compose_end_all(t, out, ok ? nout : 0);
+        compose_end_all(t, out, ok ? m.nout : 0);
     }
     mem_free(m.in);
-    for (uint32_t i = 0; out && i < nout; i++) {
+    for (uint32_t i = 0; out && i < m.nout; i++) {
         if (!ok)
             out[i] = poison(t);
         else if (kl_check(out[i]) != KL_OK)

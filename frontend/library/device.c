@@ -104,7 +104,7 @@ kl_device kl_device_get(kl_device_kind kind, int index)
     return device_or_report(device_number(kind, index < 0 ? UINT32_MAX : (unsigned)index, &e), &e);
 }
 
-int kl_device_count(kl_device_kind kind)
+int64_t kl_device_count(kl_device_kind kind)
 {
     struct err e;
     e.code = KL_OK;

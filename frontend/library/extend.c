@@ -23,13 +23,15 @@ kl_status kl_composite_begin(const char *name)
     return compose_begin(name) ? KL_OK : KL_ERR_MEMORY;
 }
 
-void kl_composite_end(int nresults, const kl_tensor *results)
+void kl_composite_end(int64_t nresults, const kl_tensor *results)
 {
     struct thread *t = thread_self();
     if (t && t->depth == t->floor.composites)
         fail(t, NULL, KL_ERR_ARGUMENT, "composite_end: no composite is open in this function or suspension");
     else if (t)
-        compose_end_all(t, results, nresults > 0 ? (uint32_t)nresults : 0);
+        compose_end_all(t, results, results ? count_or_none(nresults) : 0);
+    if (t)
+        counts_valid(t, NULL, "composite_end", COUNTS({"nresults", nresults}));
 }
 
 void *kl_memory_alloc(size_t bytes) { return mem_alloc(bytes); }

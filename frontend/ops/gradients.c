@@ -247,7 +247,7 @@ kl_status kl_gradients_replace_at(const kl_site *site, kl_gradients *g, kl_tenso
     return KL_OK;
 }
 
-uint32_t kl_gradients_count(const kl_gradients *g) { return g ? g->n : 0; }
+int64_t kl_gradients_count(const kl_gradients *g) { return g ? g->n : 0; }
 
 void kl_gradients_free(kl_gradients *g)
 {

@@ -14,6 +14,7 @@ struct control {
     struct node proto;
     const kl_tensor *in[2];         /* explicit operands, in one or two lists */
     uint32_t nin[2];
+    const struct named_count *counts; /* the call's, to be checked; NULL: they were */
     struct view *view;              /* one for each explicit operand */
     struct region region[2];
     /* number of parameters of the second region; number of captured tensors that it may share with the first */
@@ -64,7 +65,8 @@ static bool control_begin(struct control *c, const kl_site *site, const char *op
     for (uint32_t i = 0; c->out && i < c->nout; i++)
         c->out[i] = kl_none;
     struct thread *t = c->call.t;
-    return t && !(t->tracing && t->trace->err.code) && look_at_operands(c);
+    return t && !(t->tracing && t->trace->err.code) && (!c->counts || counts_valid(t, site, op, c->counts)) &&
+           look_at_operands(c);
 }
 
 static bool control_has_function(struct control *c, kl_region_fn *fn)
@@ -408,24 +410,27 @@ static kl_status control_finish(struct control *c, bool ok)
 }
 
 kl_status kl_cond_at(const kl_site *site, kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx,
-                     uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+                     int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
-    struct control c = {.in = {&condition, in}, .nin = {1, nin}, .nout = nout, .out = out};
+    struct control c = {.in = {&condition, in}, .nin = {1, count_or_none(nin)}, .nout = count_or_none(nout), .out = out,
+                        .counts = COUNTS({"nin", nin}, {"nout", nout})};
     bool ok = control_begin(&c, site, "cond", OP_cond, ctx) && control_has_function(&c, yes) &&
         control_has_function(&c, no) &&
-              control_record_region(&c, 0, "yes", yes, c.view + 1, nin, nout) && control_record_region(&c, 1, "no", no,
-                  c.view + 1, nin, nout);
+              control_record_region(&c, 0, "yes", yes, c.view + 1, c.nin[1], c.nout) &&
+              control_record_region(&c, 1, "no", no, c.view + 1, c.nin[1], c.nout);
     return control_finish(&c, ok);
 }
 
-kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n,
+kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn *body, void *ctx, int64_t n,
                       const kl_tensor *in, kl_tensor *out)
 {
-    struct control c = {.in = {in}, .nin = {n}, .nout = n, .out = out, .proto.attr.region.carried = n};
+    uint32_t k = count_or_none(n);
+    struct control c = {.in = {in}, .nin = {k}, .nout = k, .out = out, .proto.attr.region.carried = k,
+                        .counts = COUNTS({"n", n})};
     bool ok = control_begin(&c, site, "while", OP_while, ctx) && control_has_function(&c, condition) &&
         control_has_function(&c, body) &&
-              silent_region(&c, 0, "condition", condition, c.view, n, 1) && control_record_region(&c, 1, "body", body,
-                                                                                                  c.view, n, n);
+              silent_region(&c, 0, "condition", condition, c.view, k, 1) &&
+              control_record_region(&c, 1, "body", body, c.view, k, k);
     return control_finish(&c, ok);
 }
 
@@ -462,29 +467,33 @@ static bool control_slice_type(struct control *c, uint32_t i, int64_t length)
                 number, i - c->nin[0], dtype_name(c->view[i].dtype), shape_text(s, text, sizeof text)) == KL_OK;
 }
 
-kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried,
-                     const kl_tensor *carried, uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked,
+kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t length, int64_t ncarried,
+                     const kl_tensor *carried, int64_t nscanned, const kl_tensor *scanned, int64_t nstacked,
                      bool reverse, kl_tensor *out)
 {
-    struct control c = {.in = {carried, scanned}, .nin = {ncarried, nscanned}, .nout = ncarried + nstacked, .out = out};
-    c.proto.attr.region.carried = ncarried;
-    c.proto.attr.region.scanned = nscanned;
+    struct control c = {.in = {carried, scanned}, .nin = {count_or_none(ncarried), count_or_none(nscanned)},
+                        .out = out,
+                        .counts = COUNTS({"ncarried", ncarried}, {"nscanned", nscanned}, {"nstacked", nstacked})};
+    c.nout = c.nin[0] + count_or_none(nstacked);
+    c.proto.attr.region.carried = c.nin[0];
+    c.proto.attr.region.scanned = c.nin[1];
     c.proto.attr.region.flags = reverse ? REGION_REVERSE : 0;
     bool ok = control_begin(&c, site, "scan", OP_scan, ctx) && control_has_function(&c, body) && scan_length(&c,
                                                                                                              &length);
     c.proto.attr.region.length = length;
-    for (uint32_t i = 0; ok && i < nscanned; i++)
-        ok = control_slice_type(&c, ncarried + i, length);
+    for (uint32_t i = 0; ok && i < c.nin[1]; i++)
+        ok = control_slice_type(&c, c.nin[0] + i, length);
     ok = ok && control_record_region(&c, 0, "body", body, c.view, control_inputs(&c), c.nout);
     return control_finish(&c, ok);
 }
 
-kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
-                           uint32_t nout, kl_tensor *out)
+kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in,
+                           int64_t nout, kl_tensor *out)
 {
-    struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out};
+    struct control c = {.in = {in}, .nin = {count_or_none(nin)}, .nout = count_or_none(nout), .out = out,
+                        .counts = COUNTS({"nin", nin}, {"nout", nout})};
     bool ok = control_begin(&c, site, "checkpoint", OP_checkpoint, ctx) && control_has_function(&c, fn) &&
-              control_record_region(&c, 0, "checkpoint", fn, c.view, nin, nout);
+              control_record_region(&c, 0, "checkpoint", fn, c.view, c.nin[0], c.nout);
     return control_finish(&c, ok);
 }
 
@@ -506,25 +515,34 @@ static uint32_t backward_views(struct control *c, uint32_t *floats)
     return n;
 }
 
+static kl_status control_custom_grad(struct control *c, const kl_site *site, const char *op, kl_region_fn *fn,
+                                     kl_region_fn *backward, void *ctx)
+{
+    uint32_t floats;
+    c->proto.attr.region.carried = c->nin[0];
+    bool ok = control_begin(c, site, op, OP_custom_grad, ctx) && control_has_function(c, fn) &&
+              control_has_function(c, backward) &&
+              control_record_region(c, 0, "value", fn, c->view, c->nin[0], c->nout);
+    if (ok) {
+        uint32_t n = backward_views(c, &floats);
+        ok = silent_region(c, 1, "gradient", backward, c->view, n, floats);
+    }
+    return control_finish(c, ok);
+}
+
 kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
                              uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
-    struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out, .proto.attr.region.carried = nin};
-    uint32_t floats;
-    bool ok = control_begin(&c, site, op, OP_custom_grad, ctx) && control_has_function(&c, fn) &&
-        control_has_function(&c, backward) &&
-              control_record_region(&c, 0, "value", fn, c.view, nin, nout);
-    if (ok) {
-        uint32_t n = backward_views(&c, &floats);
-        ok = silent_region(&c, 1, "gradient", backward, c.view, n, floats);
-    }
-    return control_finish(&c, ok);
+    struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out};
+    return control_custom_grad(&c, site, op, fn, backward, ctx);
 }
 
-kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin,
-                            const kl_tensor *in, uint32_t nout, kl_tensor *out)
+kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx, int64_t nin,
+                            const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
-    return record_custom_grad(site, "custom_grad", fn, backward, ctx, nin, in, nout, out);
+    struct control c = {.in = {in}, .nin = {count_or_none(nin)}, .nout = count_or_none(nout), .out = out,
+                        .counts = COUNTS({"nin", nin}, {"nout", nout})};
+    return control_custom_grad(&c, site, "custom_grad", fn, backward, ctx);
 }
 
 kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,

@@ -129,27 +129,29 @@ static kl_status record_use(struct thread *t, struct custom_recording *u, const 
     return status;
 }
 
-kl_status kl_custom_at(const kl_site *site, const char *name, const void *attr, size_t attr_bytes, uint32_t nin,
-                       const kl_tensor *in, uint32_t nout, kl_tensor *out)
+kl_status kl_custom_at(const kl_site *site, const char *name, const void *attr, size_t attr_bytes, int64_t nin,
+                       const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    for (uint32_t i = 0; out && i < nout; i++)
+    uint32_t ni = count_or_none(nin), no = count_or_none(nout);
+    for (uint32_t i = 0; out && i < no; i++)
         out[i] = kl_none;
     if (t->tracing && t->trace->err.code)
-        return give_poison(t, nout, out);
+        return give_poison(t, no, out);
     if (!name_fits(name)) {
         fail(t, site, KL_ERR_ARGUMENT, "custom: a name has 1 to %d bytes", CUSTOM_NAME - 1);
-        return give_poison(t, nout, out);
+        return give_poison(t, no, out);
     }
     char label[CUSTOM_NAME + 16];
     snprintf(label, sizeof label, "custom \"%s\"", name);
-    if (!arguments_fit(t, site, name, attr, attr_bytes, nin, in, nout, out))
-        return give_poison(t, nout, out);
+    if (!counts_valid(t, site, label, COUNTS({"nin", nin}, {"nout", nout})) ||
+        !arguments_fit(t, site, name, attr, attr_bytes, ni, in, no, out))
+        return give_poison(t, no, out);
     const struct custom_op *op = custom_find(name);
     struct custom_recording u = {{.op = op, .table = dispatch_find(name), .nattr = attr_bytes}, op, site, label};
-    return record_use(t, &u, attr, nin, in, nout, out);
+    return record_use(t, &u, attr, ni, in, no, out);
 }
 
 kl_status record_custom_by(const kl_site *site, const char *name, const struct custom_op *op, uint32_t nin,

@@ -1,5 +1,6 @@
 /* Errors of each thread, as text with the call site, and poison handles that carry an error. */
 #include "frontend/frontend.h"
+#include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -55,6 +56,27 @@ kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char
     code = fail_with(t, site, code, fmt, ap);
     va_end(ap);
     return code;
+}
+
+const struct named_count *first_bad_count(const struct named_count *counts)
+{
+    for (; counts->name; counts++)
+        if (counts->n < 0 || counts->n > INT32_MAX)
+            return counts;
+    return NULL;
+}
+
+const char *bad_count_text(const struct named_count *bad, char *text, size_t size)
+{
+    snprintf(text, size, "%s is %" PRId64 "; it must be 0 to %d", bad->name, bad->n, INT32_MAX);
+    return text;
+}
+
+bool counts_valid(struct thread *t, const kl_site *site, const char *op, const struct named_count *counts)
+{
+    char text[80];
+    const struct named_count *bad = first_bad_count(counts);
+    return !bad || fail(t, site, KL_ERR_ARGUMENT, "%s: %s", op, bad_count_text(bad, text, sizeof text)) == KL_OK;
 }
 
 /* In a failed trace all poison is one handle; outside of traces the caller of each function releases its handle. */

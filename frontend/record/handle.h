@@ -223,6 +223,16 @@ kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char
     __attribute__((format(printf, 4, 5)));
 kl_status fail_with(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
     __attribute__((format(printf, 4, 0)));
+/* A number of list elements that a caller passes, by the argument's name. */
+struct named_count { const char *name; int64_t n; };
+#define COUNTS(...) (const struct named_count[]){__VA_ARGS__, {NULL, 0}}
+/* Whether all of them, up to the first without a name, are 0 to INT32_MAX; if not, the call fails with ARGUMENT. */
+bool counts_valid(struct thread *t, const kl_site *site, const char *op, const struct named_count *counts);
+/* The first that is not, or NULL; and what is wrong with it, into text. */
+const struct named_count *first_bad_count(const struct named_count *counts);
+const char *bad_count_text(const struct named_count *bad, char *text, size_t size);
+/* The count, or 0 for one that counts_valid rejects. */
+static inline uint32_t count_or_none(int64_t n) { return n > 0 && n <= INT32_MAX ? (uint32_t)n : 0; }
 /* A poison handle with the thread's last error. */
 kl_tensor poison(struct thread *t);
 /* fail() and poison() in one. */

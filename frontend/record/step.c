@@ -1,5 +1,6 @@
 /* Frozen steps: the program of a trace with its states, data and scalars, run without recording. */
 #include "frontend/frontend.h"
+#include <inttypes.h>
 #include <string.h>
 
 struct slot_name { char name[24]; uint32_t slot; };
@@ -120,7 +121,7 @@ static kl_step *step_freeze(struct trace *tr, uint32_t n, const kl_tensor *in, s
     return NULL;
 }
 
-kl_step *kl_trace_end_step_at(const kl_site *site, int n, const kl_tensor *in)
+kl_step *kl_trace_end_step_at(const kl_site *site, int64_t n, const kl_tensor *in)
 {
     struct thread *t = thread_self();
     if (!t || region_refuses(t, site, "trace_end_step"))
@@ -136,8 +137,10 @@ kl_step *kl_trace_end_step_at(const kl_site *site, int n, const kl_tensor *in)
     span_end(SPAN_RECORD, tr->r.g->name, tr->began);
     if (tr->err.code)
         t->last = tr->err;
-    else if (n < 0 || (n && !in))
-        report(t, site, KL_ERR_ARGUMENT, "trace_end_step: %d inputs at %s", n, in ? "an array" : "NULL");
+    else if (!counts_valid(t, site, "trace_end_step", COUNTS({"ninputs", n})))
+        ;
+    else if (n && !in)
+        report(t, site, KL_ERR_ARGUMENT, "trace_end_step: %" PRId64 " inputs at NULL", n);
     else if (!(s = step_freeze(tr, (uint32_t)n, in, &e)))
         report(t, site, e.code, "trace_end_step: trace \"%s\": %s", tr->r.g->name, e.msg);
     if (!s)
@@ -224,10 +227,10 @@ static bool first_of_name(const kl_step *s, uint32_t k)
 }
 
 /* Converts the given numbers to the dtypes of their slots. */
-static bool set_slots(struct step_run *r, int n, const kl_slot *slots, struct err *e)
+static bool set_slots(struct step_run *r, int64_t n, const kl_slot *slots, struct err *e)
 {
     const kl_step *s = r->s;
-    for (int i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         bool known = false;
         for (uint32_t k = 0; k < s->nname && slots[i].name; k++)
             if (!strcmp(s->name[k].name, slots[i].name)) {
@@ -341,26 +344,31 @@ static bool step_execute(struct step_run *r, const kl_tensor *in, kl_tensor *out
     return ok;
 }
 
-static bool counts_fit(const kl_step *s, int n, const kl_tensor *in, int nslots, const kl_slot *slots, int nout,
-                       const kl_tensor *out, struct err *e)
+static bool counts_fit(const kl_step *s, int64_t n, const kl_tensor *in, int64_t nslots, const kl_slot *slots,
+                       int64_t nout, const kl_tensor *out, struct err *e)
 {
-    if (n < 0 || (uint32_t)n != s->ngiven || (n && !in))
-        return err_set(e, KL_ERR_ARGUMENT, "takes %u inputs, got %d%s", s->ngiven, n, n > 0 && !in ? " at NULL" : "");
-    if (nslots < 0 || (nslots && !slots))
-        return err_set(e, KL_ERR_ARGUMENT, "%d numbers at %s", nslots, slots ? "an array" : "NULL");
-    if (nout < 0 || (uint32_t)nout != s->nkept || (nout && !out))
-        return err_set(e, KL_ERR_ARGUMENT, "has %u outputs, not %d%s", s->nkept, nout,
-                       nout > 0 && !out ? " at NULL" : "");
+    char text[80];
+    const struct named_count *bad = first_bad_count(COUNTS({"ninputs", n}, {"nslots", nslots}, {"noutputs", nout}));
+    if (bad)
+        return err_set(e, KL_ERR_ARGUMENT, "%s", bad_count_text(bad, text, sizeof text));
+    if (n != s->ngiven || (n && !in))
+        return err_set(e, KL_ERR_ARGUMENT, "takes %u inputs, got %" PRId64 "%s", s->ngiven, n,
+                       n && !in ? " at NULL" : "");
+    if (nslots && !slots)
+        return err_set(e, KL_ERR_ARGUMENT, "%" PRId64 " numbers at NULL", nslots);
+    if (nout != s->nkept || (nout && !out))
+        return err_set(e, KL_ERR_ARGUMENT, "has %u outputs, not %" PRId64 "%s", s->nkept, nout,
+                       nout && !out ? " at NULL" : "");
     return true;
 }
 
-kl_status kl_step_run_at(const kl_site *site, const kl_step *s, int n, const kl_tensor *in, int nslots,
-                         const kl_slot *slots, int nout, kl_tensor *out)
+kl_status kl_step_run_at(const kl_site *site, const kl_step *s, int64_t n, const kl_tensor *in, int64_t nslots,
+                         const kl_slot *slots, int64_t nout, kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    for (int i = 0; out && i < nout; i++)
+    for (uint32_t i = 0; out && i < count_or_none(nout); i++)
         out[i] = kl_none;
     if (region_refuses(t, site, "step_run"))
         return KL_ERR_TRACE;

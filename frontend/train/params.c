@@ -63,7 +63,7 @@ void kl_params_free(kl_params *p)
 kl_device kl_params_device(const kl_params *p) { return p ? p->device : (kl_device){0}; }
 kl_dtype kl_params_dtype(const kl_params *p) { return p ? p->dtype : KL_DTYPE_COUNT; }
 uint64_t kl_params_seed(const kl_params *p) { return p ? p->seed : 0; }
-int kl_params_count(const kl_params *p) { return p ? p->n : 0; }
+int64_t kl_params_count(const kl_params *p) { return p ? p->n : 0; }
 
 /* ---- names ---- */
 
@@ -96,8 +96,8 @@ kl_tensor kl_params_find_at(const kl_site *site, const kl_params *p, const char 
     int i = kl_params_index(p, name);
     if (i >= 0)
         return p->row[i].is.tensor;
-    kl_failf(site, KL_ERR_ARGUMENT, "params_find: no tensor \"%s\" among the %d of the tree", name ? name : "(NULL)",
-            kl_params_count(p));
+    kl_failf(site, KL_ERR_ARGUMENT, "params_find: no tensor \"%s\" among the %" PRId64 " of the tree",
+             name ? name : "(NULL)", kl_params_count(p));
     return kl_poison();
 }
 
@@ -109,7 +109,7 @@ kl_status kl_params_get(const kl_params *p, int i, kl_param *out)
     }
     if (out)
         *out = (kl_param){0};
-    return kl_failf(NULL, KL_ERR_ARGUMENT, "params_get: %s: number %d of %d",
+    return kl_failf(NULL, KL_ERR_ARGUMENT, "params_get: %s: number %d of %" PRId64,
                    !p ? "no tree" : !out ? "out is NULL" : "no tensor", i, kl_params_count(p));
 }
 
@@ -313,8 +313,8 @@ static kl_status params_set(const char *op, kl_params *p, const char *pattern, e
     if (!(value >= 0 && value <= 1e300))
         return kl_failf(NULL, KL_ERR_ARGUMENT, "%s: factor %g; it must be a finite number from 0 on", op, value);
     if (first < 0)
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "%s: \"%.*s\" stands for none of the %d tensors of the tree", op,
-                       KL_PARAM_NAME, pattern ? pattern : "(NULL)", kl_params_count(p));
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "%s: \"%.*s\" stands for none of the %" PRId64 " tensors of the tree",
+                        op, KL_PARAM_NAME, pattern ? pattern : "(NULL)", kl_params_count(p));
     for (int i = first; i >= 0; i = kl_params_next(p, pattern, i + 1)) {
         kl_param *is = &p->row[i].is;
         switch (option) {

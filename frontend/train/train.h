@@ -3,6 +3,7 @@
 #define KILN_TRAIN_TRAIN_H
 #define KL_NO_CALL_SITES
 #include <kiln/kiln.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 

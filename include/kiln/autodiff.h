@@ -76,7 +76,7 @@ KL_API kl_tensor kl_gradients_remove(kl_gradients *g, kl_tensor t);
  * TYPE; MEMORY; DEVICE "The provided tensors are not on the same backend.  Got backends A and B."; GRAD: it is an
  * autodiff tensor, or carries another strategy than t] */
 KL_API_AT kl_status kl_gradients_replace(kl_gradients *g, kl_tensor t, kl_tensor gradient);
-KL_API uint32_t kl_gradients_count(const kl_gradients *g);
+KL_API int64_t kl_gradients_count(const kl_gradients *g);
 /* Frees the container and the gradients in it.  NULL is allowed. */
 KL_API void kl_gradients_free(kl_gradients *g);
 

@@ -25,30 +25,30 @@ KL_API kl_status kl_reduce_scatter_at(const kl_site *site, kl_reduction kind, in
                                       const kl_tensor *in, kl_tensor *out);
 KL_API kl_status kl_broadcast_at(const kl_site *site, kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out);
 KL_API kl_status kl_cond_at(const kl_site *site, kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx,
-                            uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
-KL_API kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n,
+                            int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out);
+KL_API kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn *body, void *ctx, int64_t n,
                              const kl_tensor *in, kl_tensor *out);
-KL_API kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried,
-                            const kl_tensor *carried, uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked,
+KL_API kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t length, int64_t ncarried,
+                            const kl_tensor *carried, int64_t nscanned, const kl_tensor *scanned, int64_t nstacked,
                             bool reverse, kl_tensor *out);
-KL_API kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
-                                  uint32_t nout, kl_tensor *out);
+KL_API kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in,
+                                  int64_t nout, kl_tensor *out);
 KL_API kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
-                                   uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
-KL_API kl_status kl_custom_at(const kl_site *site, const char *name, const void *attr, size_t attr_bytes, uint32_t nin,
-                              const kl_tensor *in, uint32_t nout, kl_tensor *out);
+                                   int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out);
+KL_API kl_status kl_custom_at(const kl_site *site, const char *name, const void *attr, size_t attr_bytes, int64_t nin,
+                              const kl_tensor *in, int64_t nout, kl_tensor *out);
 KL_API kl_tensor kl_random_bits_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype,
                                         int rank, const int64_t *dims);
 KL_API kl_tensor kl_rand_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype,
                                  int rank, const int64_t *dims);
 KL_API kl_tensor kl_randn_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype,
                                   int rank, const int64_t *dims);
-KL_API kl_status kl_dispatch_at(const kl_site *site, const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
+KL_API kl_status kl_dispatch_at(const kl_site *site, const char *op, int64_t nin, const kl_tensor *in, int64_t nout,
                                 kl_tensor *out);
-KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, uint32_t nin,
-                                     const kl_tensor *in, uint32_t nout, kl_tensor *out);
-KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin,
-                                       const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, int64_t nin,
+                                     const kl_tensor *in, int64_t nout, kl_tensor *out);
+KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, int64_t nin,
+                                       const kl_tensor *in, int64_t nout, kl_tensor *out);
 KL_API kl_memory_hold *kl_memory_of_at(const kl_site *site, kl_tensor tensor, void **address);
 KL_API kl_tensor kl_wrap_device_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank,
                                    const int64_t *dims, void *address, void (*release)(void *ctx), void *ctx);
@@ -60,13 +60,13 @@ KL_API kl_file *kl_file_open_at(const kl_site *site, const char *path);
 KL_API kl_file *kl_file_open_bytes_at(const kl_site *site, const char *name, const void *bytes, size_t n);
 KL_API kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *file, kl_device device, const char *name);
 KL_API const void *kl_file_data_at(const kl_site *site, kl_file *file, const char *name);
-KL_API kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, uint32_t n,
-                                  const kl_file_item *items, uint32_t nmeta, const kl_file_pair *meta);
+KL_API kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, int64_t n,
+                                  const kl_file_item *items, int64_t nmeta, const kl_file_pair *meta);
 KL_API kl_model *kl_model_open_at(const kl_site *site, kl_device device, const char *path);
-KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in,
-                                  uint32_t nout, kl_tensor *out);
-KL_API kl_status kl_model_save_at(const kl_site *site, const char *path, kl_region_fn *fn, void *ctx, uint32_t nin,
-                                  const kl_tensor *in, const char *const *in_names, uint32_t nout,
+KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, int64_t nin, const kl_tensor *in, int64_t nout,
+                                  kl_tensor *out);
+KL_API kl_status kl_model_save_at(const kl_site *site, const char *path, kl_region_fn *fn, void *ctx, int64_t nin,
+                                  const kl_tensor *in, const char *const *in_names, int64_t nout,
                                   const char *const *out_names);
 KL_API kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path);
 KL_API kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *snapshot, const char *name, kl_tensor tensor);
@@ -439,9 +439,9 @@ KL_API int64_t kl_length_sub_at(const kl_site *site, int64_t a, int64_t b);
 KL_API int64_t kl_length_mul_at(const kl_site *site, int64_t a, int64_t b);
 KL_API int64_t kl_length_div_at(const kl_site *site, int64_t a, int64_t b);
 KL_API kl_tensor kl_length_scalar_at(const kl_site *site, kl_device device, kl_dtype dtype, int64_t length);
-KL_API kl_step *kl_trace_end_step_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
-KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
-                                int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
+KL_API kl_step *kl_trace_end_step_at(const kl_site *site, int64_t ninputs, const kl_tensor *inputs);
+KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int64_t ninputs, const kl_tensor *inputs,
+                                int64_t nslots, const kl_slot *slots, int64_t noutputs, kl_tensor *outputs);
 KL_API kl_tensor kl_dense_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_layer_part_at(const kl_site *site, kl_tensor t, uint32_t i);
 KL_API kl_tensor kl_comm_all_reduce_at(const kl_site *site, kl_comm *comm, kl_reduction kind, kl_tensor a);
@@ -532,8 +532,8 @@ KL_API kl_status kl_params_reset_at(const kl_site *site, kl_params *params, cons
 KL_API kl_tensor kl_metric_topk_at(const kl_site *site, kl_tensor logits, kl_tensor labels, int64_t k);
 KL_API kl_tensor kl_metric_accuracy_at(const kl_site *site, kl_tensor logits, kl_tensor labels);
 KL_API kl_tensor kl_metric_confusion_at(const kl_site *site, kl_tensor guesses, kl_tensor labels, int64_t classes);
-KL_API kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
-                            const int *in_axes, uint32_t nout, const int *out_axes, kl_randomness randomness,
+KL_API kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in,
+                            const int *in_axes, int64_t nout, const int *out_axes, kl_randomness randomness,
                             kl_tensor *out);
 KL_API kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype);
 KL_API kl_status kl_autocast_end_at(const kl_site *site);
@@ -542,8 +542,8 @@ KL_API kl_tensor kl_loss_scale_up_at(const kl_site *site, const kl_loss_scale *s
 KL_API kl_tensor kl_loss_scale_down_at(const kl_site *site, const kl_loss_scale *s, kl_tensor gradient);
 KL_API kl_tensor kl_loss_scale_finite_at(const kl_site *site, int n, const kl_tensor *gradients);
 KL_API kl_status kl_loss_scale_update_at(const kl_site *site, kl_loss_scale *s, kl_tensor finite);
-KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t nin, const kl_tensor *in,
-                                  uint32_t nout, kl_tensor *out);
+KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, int64_t nin, const kl_tensor *in,
+                                  int64_t nout, kl_tensor *out);
 
 #ifdef __cplusplus
 }

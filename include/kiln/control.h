@@ -41,14 +41,14 @@ typedef kl_status kl_region_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_
 
 /* Runs `yes` if the condition, a bool[], is true, else `no`. Both take in[] and return nout results of the same shapes
  * and dtypes.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
-KL_API_AT kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, uint32_t nin,
-                            const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API_AT kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, int64_t nin,
+                            const kl_tensor *in, int64_t nout, kl_tensor *out);
 
 /* Starts with the n values in[] and replaces them by the results of `body` as long as `condition` (which returns one
  * bool[]) is true of them; out[] are the last values.  Both functions take the n values; body returns n values of the
  * same shapes and dtypes.  No gradient flows through it.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE,
  * DEVICE, TRACE; GRAD where a gradient would flow] */
-KL_API_AT kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n, const kl_tensor *in,
+KL_API_AT kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, int64_t n, const kl_tensor *in,
                              kl_tensor *out);
 
 /* Runs `body` once for each of `length` elements of the scanned tensors' axis 0 (from the last, if reverse); the length
@@ -57,21 +57,21 @@ KL_API_AT kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *
  * the others, stacked along axis 0.  Seeds given as numbers are the same in every iteration;
  * kl_random_fold_in(seed, i), with i from a scanned kl_arange, gives each iteration another one.  [lazy; new handles;
  * errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
-KL_API_AT kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried, const kl_tensor *carried,
-                            uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse,
+KL_API_AT kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, int64_t ncarried, const kl_tensor *carried,
+                            int64_t nscanned, const kl_tensor *scanned, int64_t nstacked, bool reverse,
                             kl_tensor *out);
 
 /* Records fn without keeping its intermediate values for the backward pass, which recomputes them from in[].  This
  * saves their memory.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
-KL_API_AT kl_status kl_checkpoint(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, uint32_t nout,
+KL_API_AT kl_status kl_checkpoint(kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in, int64_t nout,
                                   kl_tensor *out);
 
 /* Records fn with a custom gradient. `backward` takes in[], the nout results, and the gradients of the floating results
  * (nin + nout + their number), and returns the gradient of each floating in[], in order and with its shape and dtype.
  * No gradient flows to other tensors that the two functions use.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE,
  * TYPE, DEVICE, TRACE] */
-KL_API_AT kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin,
-                                   const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API_AT kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, void *ctx, int64_t nin,
+                                   const kl_tensor *in, int64_t nout, kl_tensor *out);
 
 #ifdef __cplusplus
 }

@@ -66,8 +66,8 @@ KL_API kl_status kl_custom_register(const char *name, const kl_custom_op *op, vo
 /* Records a call of the op: nin tensors (at least one) on one device, nout results, and up to 64 KiB of attributes,
  * which are copied.  All bytes of the attributes are compared, so a struct must have no padding or be zeroed first.
  * [lazy; new handles; errors ARGUMENT: no such op, HANDLE, DEVICE, TRACE, MEMORY, and those of its functions] */
-KL_API_AT kl_status kl_custom(const char *name, const void *attr, size_t attr_bytes, uint32_t nin, const kl_tensor *in,
-                              uint32_t nout, kl_tensor *out);
+KL_API_AT kl_status kl_custom(const char *name, const void *attr, size_t attr_bytes, int64_t nin, const kl_tensor *in,
+                              int64_t nout, kl_tensor *out);
 
 
 #ifdef __cplusplus

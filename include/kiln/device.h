@@ -23,7 +23,7 @@ static inline kl_device kl_device_cuda(int index) { return kl_device_get(KL_DEVI
 static inline kl_device kl_device_hip(int index) { return kl_device_get(KL_DEVICE_HIP, index); }
 static inline kl_device kl_device_vulkan(int index) { return kl_device_get(KL_DEVICE_VULKAN, index); }
 /* The number of devices of a kind; 0 sets kl_last_error to the reason.  [errors DEVICE: -1: there is no such kind] */
-KL_API int kl_device_count(kl_device_kind kind);
+KL_API int64_t kl_device_count(kl_device_kind kind);
 KL_API const char *kl_device_kind_name(kl_device_kind kind); /* "cpu"; "unknown" */
 KL_API kl_device_kind kl_device_kind_of(kl_device device);   /* KL_DEVICE_KINDS for what is no device */
 KL_API int kl_device_index(kl_device device);                /* its index within its kind; -1 for no device */

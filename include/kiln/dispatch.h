@@ -102,7 +102,7 @@ KL_API kl_key kl_keyset_highest(kl_keyset set);
 /* The components below the key's layer, or below the device if the key is a device: for kl_redispatch. */
 KL_API kl_keyset kl_keyset_below(kl_keyset set, kl_key key);
 /* The number of components. */
-KL_API unsigned kl_keyset_count(kl_keyset set);
+KL_API int64_t kl_keyset_count(kl_keyset set);
 /* "{AutogradCPU, CPU}", highest first, cut at size; returns buf. */
 KL_API char *kl_keyset_text(kl_keyset set, char *buf, size_t size);
 static inline kl_keyset kl_keyset_union(kl_keyset a, kl_keyset b) { a.bits |= b.bits; return a; }
@@ -198,7 +198,7 @@ KL_API kl_status kl_dispatch_deregister(kl_registration r);
 KL_API const char *kl_dispatch_warning(void);
 /* Whether a kernel is registered for exactly this key, aliases included; and the number of keys that have one. */
 KL_API bool kl_dispatch_has_kernel(const char *op, kl_key key);
-KL_API uint32_t kl_dispatch_kernel_count(const char *op);
+KL_API int64_t kl_dispatch_kernel_count(const char *op);
 
 /* ---- generators ---- */
 
@@ -221,16 +221,16 @@ KL_API_AT kl_tensor kl_randn_from(const kl_generator *g, kl_device device, kl_dt
 
 /* Calls an op with nin tensors and nout results.  [lazy; new handles; errors ARGUMENT: no such op, wrong numbers of
  * tensors, no kernel; those of the kernel; results are poison then] */
-KL_API_AT kl_status kl_dispatch(const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API_AT kl_status kl_dispatch(const char *op, int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out);
 /* The same with exactly these keys, in place of those of the tensors and the thread. */
-KL_API_AT kl_status kl_dispatch_with(const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in, uint32_t nout,
+KL_API_AT kl_status kl_dispatch_with(const char *op, kl_keyset keys, int64_t nin, const kl_tensor *in, int64_t nout,
                                      kl_tensor *out);
 /* The same with the kernel of exactly this key. */
-KL_API_AT kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin, const kl_tensor *in, uint32_t nout,
+KL_API_AT kl_status kl_dispatch_direct(const char *op, kl_key key, int64_t nin, const kl_tensor *in, int64_t nout,
                                        kl_tensor *out);
 /* The keys that a call on these tensors has on this thread now; and the key whose kernel it would run, Undefined if
  * none. */
-KL_API kl_keyset kl_dispatch_keys(uint32_t nin, const kl_tensor *in);
+KL_API kl_keyset kl_dispatch_keys(int64_t nin, const kl_tensor *in);
 KL_API kl_key kl_dispatch_resolve(const char *op, kl_keyset keys);
 
 

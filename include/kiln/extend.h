@@ -43,7 +43,7 @@ KL_API kl_tensor kl_poison(void);
  * outlives the call) in place of the op's name.  Composites nest; the outermost name is used.  A kl_scope_begin inside
  * must have its end inside; the function must not return in between.  [errors MEMORY] */
 KL_API kl_status kl_composite_begin(const char *name);
-KL_API void kl_composite_end(int nresults, const kl_tensor *results);
+KL_API void kl_composite_end(int64_t nresults, const kl_tensor *results);
 
 /* ---- memory, from the functions given to kl_set_memory ---- */
 

@@ -48,13 +48,13 @@ typedef struct kl_slot {
  *
  * [errors NULL: TRACE without a begin, ARGUMENT, HANDLE: inputs[] has a tensor that is no input of the trace, those of
  * kl_trace_end] */
-KL_API_AT kl_step *kl_trace_end_step(int ninputs, const kl_tensor *inputs);
+KL_API_AT kl_step *kl_trace_end_step(int64_t ninputs, const kl_tensor *inputs);
 /* Runs the step.  Inputs have the recorded shapes, dtypes and devices; slots without a number here keep the recorded
  * one; outputs[] are new handles, which the caller releases.  After an error every value is as before, and outputs[]
  * are kl_none.  [errors ARGUMENT: a wrong count or name; SHAPE, TYPE, DEVICE: an input does not fit; HANDLE: an input
  * or a state that was released; TRACE: one is open; those of running] */
-KL_API_AT kl_status kl_step_run(const kl_step *step, int ninputs, const kl_tensor *inputs, int nslots,
-                                const kl_slot *slots, int noutputs, kl_tensor *outputs);
+KL_API_AT kl_status kl_step_run(const kl_step *step, int64_t ninputs, const kl_tensor *inputs, int64_t nslots,
+                                const kl_slot *slots, int64_t noutputs, kl_tensor *outputs);
 /* The number of outputs of a run, -1 for NULL. */
 KL_API int kl_step_outputs(const kl_step *step);
 /* Frees the step; no thread may be running it.  NULL is allowed. */

@@ -42,8 +42,8 @@ typedef enum kl_randomness {
  * element, with one message in the log (kl_set_log).  Calls nest.  [lazy; new handles; errors ARGUMENT: nothing is
  * mapped, no such axis, the batch is empty, batches of two lengths, random numbers; SHAPE: a tensor inside has
  * KL_MAX_RANK axes, an op without a rule in a batch of symbolic length; those of the function] */
-KL_API_AT kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, const int *in_axes,
-                            uint32_t nout, const int *out_axes, kl_randomness randomness, kl_tensor *out);
+KL_API_AT kl_status kl_vmap(kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in, const int *in_axes,
+                            int64_t nout, const int *out_axes, kl_randomness randomness, kl_tensor *out);
 
 /* ---- autocast: products in a narrow dtype, other ops where it is safe (key Autocast) ----
  *
@@ -119,15 +119,15 @@ typedef enum kl_tap {
  * outside of them, marked by kl_requires_grad or not.  Other tensors that they use are captured; numbers and data
  * passed to the calls become constants of the graph.  A thread can have one tracer for each level.  NULL: it failed.
  * [errors ARGUMENT, HANDLE, TRACE, MEMORY] */
-KL_API kl_tracer *kl_tracer_begin(kl_tap tap, uint32_t nin, const kl_tensor *in);
+KL_API kl_tracer *kl_tracer_begin(kl_tap tap, int64_t nin, const kl_tensor *in);
 /* Stops recording; out[], made by the recorded calls, become the graph's results.  [errors ARGUMENT: out[] were not
  * made by them, or a call cannot be traced] */
-KL_API kl_status kl_tracer_end(kl_tracer *tr, uint32_t nout, const kl_tensor *out);
+KL_API kl_status kl_tracer_end(kl_tracer *tr, int64_t nout, const kl_tensor *out);
 /* The graph as text (ir/README.md), valid until the next call on tr; NULL: out of memory. */
 KL_API const char *kl_tracer_text(kl_tracer *tr);
 /* Repeats the calls on other tensors of the same types.  Captured tensors must still exist; their current values are
  * used.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, and those of the ops] */
-KL_API_AT kl_status kl_tracer_run(const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout,
+KL_API_AT kl_status kl_tracer_run(const kl_tracer *tr, int64_t nin, const kl_tensor *in, int64_t nout,
                                   kl_tensor *out);
 KL_API void kl_tracer_free(kl_tracer *tr); /* NULL is fine */
 

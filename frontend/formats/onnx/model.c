@@ -1,5 +1,6 @@
 /* The functions of <kiln/formats/model.h> for loading and calling models. */
 #include "onnx.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,12 +165,16 @@ static bool fits_input(const kl_site *site, const kl_model_value *v, kl_tensor t
     return kl_fail_at(site, code, text) == KL_OK;
 }
 
-static bool model_check_inputs(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout,
+static bool model_check_inputs(const kl_site *site, kl_model *m, int64_t nin, const kl_tensor *in, int64_t nout,
                                kl_tensor *out)
 {
     char text[300];
+    if (nin < 0 || nout < 0)
+        return kl_failf(site, KL_ERR_ARGUMENT, "model_call: %s is %" PRId64 "; a count is not negative",
+                        nin < 0 ? "nin" : "nout", nin < 0 ? nin : nout) == KL_OK;
     if (!m || (nin && !in) || (nout && !out) || nin != m->main->nin || nout > m->main->nout) {
-        snprintf(text, sizeof text, "model_call: %s; it has %u inputs and %u outputs, the call %u and %u",
+        snprintf(text, sizeof text, "model_call: %s; it has %u inputs and %u outputs, the call %" PRId64
+                 " and %" PRId64,
                  !m ? "model is NULL" : (nin && !in) || (nout && !out) ? "in or out is NULL"
                  : "other numbers of values",
                  kl_model_inputs(m), kl_model_outputs(m), nin, nout);
@@ -273,29 +278,29 @@ static kl_status call_in_trace(const kl_site *site, kl_model *m, uint32_t nin, c
     return status ? status : end;
 }
 
-kl_status kl_model_call_at(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout,
+kl_status kl_model_call_at(const kl_site *site, kl_model *m, int64_t nin, const kl_tensor *in, int64_t nout,
                            kl_tensor *out)
 {
-    for (uint32_t i = 0; out && i < nout; i++)
+    for (int64_t i = 0; out && i < nout; i++)
         out[i] = kl_none;
     if (!model_check_inputs(site, m, nin, in, nout, out))
         return kl_last_error_code();
     if (m->differentiates && !kl_tracing())
-        return call_in_trace(site, m, nin, in, nout, out);
+        return call_in_trace(site, m, (uint32_t)nin, in, (uint32_t)nout, out);
     struct run r = {.m = m, .tracing = kl_tracing()};
     m->calls++;
     if (!r.tracing)
         kl_scope_begin();
-    bool ok = call_model(site, &r, in, nout, out);
+    bool ok = call_model(site, &r, in, (uint32_t)nout, out);
     kl_status code = ok ? KL_OK : kl_last_error_code();
-    for (uint32_t i = 0; !ok && i < nout; i++) {
+    for (int64_t i = 0; !ok && i < nout; i++) {
         if (out[i].id && !r.tracing)
             kl_release(out[i]);
         out[i] = kl_none;
     }
     if (!r.tracing)
         kl_scope_end();
-    for (uint32_t i = 0; ok && !r.tracing && i < nout; i++) { /* in the caller's scope, if one is open */
+    for (int64_t i = 0; ok && !r.tracing && i < nout; i++) { /* in the caller's scope, if one is open */
         int64_t dims[KL_MAX_RANK];
         kl_tensor kept = out[i];
         int rank = kl_shape(kept, dims);

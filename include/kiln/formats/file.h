@@ -55,7 +55,7 @@ typedef struct kl_file_entry {
     size_t bytes;              /* size of its elements, uncompressed; of an unknown type: up to the next tensor */
 } kl_file_entry;
 /* The number of tensors.  They are numbered from 0 in the order of the file; their names are unique. */
-KL_API uint32_t kl_file_count(const kl_file *file);
+KL_API int64_t kl_file_count(const kl_file *file);
 /* [errors ARGUMENT: no such number] */
 KL_API kl_status kl_file_get(const kl_file *file, uint32_t i, kl_file_entry *entry);
 /* The number of a name; -1: there is none, which is no error. */
@@ -77,7 +77,7 @@ typedef struct kl_file_meta {
     int64_t count;     /* values: 1, or an array's length */
     kl_dtype dtype;    /* of numbers and bools; KL_DTYPE_COUNT: strings */
 } kl_file_meta;
-KL_API uint32_t kl_file_meta_count(const kl_file *file);
+KL_API int64_t kl_file_meta_count(const kl_file *file);
 /* [errors ARGUMENT: no such number] */
 KL_API kl_status kl_file_meta_get(const kl_file *file, uint32_t i, kl_file_meta *meta);
 KL_API int64_t kl_file_meta_find(const kl_file *file, const char *key); /* -1: there is none, which is no error */
@@ -105,8 +105,8 @@ typedef struct kl_file_pair {
  * `path` is either the old file or the complete new one.  A pipe or a device is written to directly. meta: for
  * safetensors.  [errors ARGUMENT: also two items of one name, a number of items that the format cannot have, metadata;
  * TYPE: bf16 in NumPy's formats; IO; MEMORY; those of kl_read.  The file is then as it was] */
-KL_API_AT kl_status kl_file_write(const char *path, kl_file_format format, uint32_t n, const kl_file_item *items,
-                                  uint32_t nmeta, const kl_file_pair *meta);
+KL_API_AT kl_status kl_file_write(const char *path, kl_file_format format, int64_t n, const kl_file_item *items,
+                                  int64_t nmeta, const kl_file_pair *meta);
 
 #ifdef __cplusplus
 }

@@ -66,7 +66,7 @@ KL_API kl_tensor kl_model_weight(const kl_model *model, const char *name);
  * the model's name and the node's, for dumps, profiles and messages.
  * [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE, MEMORY: the message names the node, or the
  * input] */
-KL_API_AT kl_status kl_model_call(kl_model *model, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API_AT kl_status kl_model_call(kl_model *model, int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out);
 
 /* ---- writing ---- */
 
@@ -83,8 +83,8 @@ KL_API_AT kl_status kl_model_call(kl_model *model, uint32_t nin, const kl_tensor
  *     kl_model_save("net.onnx", predict, &net, 1, &x, (const char *[]){"image"}, 1, (const char *[]){"logits"});
  * [errors ARGUMENT: a name twice, or empty, or 2 GiB; TRACE: one is open; TYPE: no such op in ONNX; IO; those of the
  * function] */
-KL_API_AT kl_status kl_model_save(const char *path, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
-                                  const char *const *in_names, uint32_t nout, const char *const *out_names);
+KL_API_AT kl_status kl_model_save(const char *path, kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in,
+                                  const char *const *in_names, int64_t nout, const char *const *out_names);
 
 /* Reads one tensor from an ONNX file (.pb: a TensorProto).  [new handle; errors IO, TYPE, DEVICE, MEMORY] */
 KL_API_AT kl_tensor kl_model_read_tensor(kl_device device, const char *path);

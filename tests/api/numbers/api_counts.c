@@ -1,0 +1,141 @@
+/* Numbers of list elements that are none: negative, or above 2^31 - 1.  Each function that takes one refuses it by the
+ * argument's name, gives poison for the results that it can, and the next call works.  tests/convention.sh checks that
+ * no function with such an argument is missing here. */
+#include "tests/support/api_check.h"
+#include <kiln/extend.h>
+
+static kl_device dev;
+static const int64_t wrong[] = {-1, INT64_MIN, (int64_t)INT32_MAX + 1, INT64_MAX};
+
+static kl_status identity(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx;
+    for (uint32_t i = 0; i < nin && i < nout; i++)
+        out[i] = in[i];
+    return KL_OK;
+}
+
+/* Whether the last error names the function, the argument and its value. */
+static bool names(kl_status status, const char *function, const char *argument, int64_t n)
+{
+    char want[120];
+    snprintf(want, sizeof want, "%s: %s is %lld; ", function, argument, (long long)n);
+    bool ok = status == KL_ERR_ARGUMENT && strstr(kl_last_error(), want);
+    if (!ok)
+        printf("%d '%s' does not contain '%s'\n", status, kl_last_error(), want);
+    kl_clear_error();
+    return ok;
+}
+
+/* A result that was given is poison; it is released. */
+static bool is_poison(kl_tensor *out)
+{
+    bool ok = kl_check(*out) == KL_ERR_ARGUMENT;
+    kl_clear_error();
+    kl_release(*out);
+    *out = kl_none;
+    return ok;
+}
+
+static void regions(int64_t n, kl_tensor x)
+{
+    kl_tensor out = kl_none, yes = kl_ones(dev, KL_BOOL, 0, NULL);
+    CHECK(names(kl_cond(yes, identity, identity, NULL, n, &x, 1, &out), "cond", "nin", n) && is_poison(&out));
+    CHECK(names(kl_cond(yes, identity, identity, NULL, 1, &x, n, &out), "cond", "nout", n));
+    CHECK(names(kl_while(identity, identity, NULL, n, &x, &out), "while", "n", n));
+    CHECK(names(kl_scan(identity, NULL, 2, n, &x, 0, NULL, 1, false, &out), "scan", "ncarried", n) && is_poison(&out));
+    CHECK(names(kl_scan(identity, NULL, 2, 1, &x, n, NULL, 0, false, &out), "scan", "nscanned", n) && is_poison(&out));
+    CHECK(names(kl_scan(identity, NULL, 2, 1, &x, 0, NULL, n, false, &out), "scan", "nstacked", n) && is_poison(&out));
+    CHECK(names(kl_checkpoint(identity, NULL, n, &x, 1, &out), "checkpoint", "nin", n) && is_poison(&out));
+    CHECK(names(kl_checkpoint(identity, NULL, 1, &x, n, &out), "checkpoint", "nout", n));
+    CHECK(names(kl_custom_grad(identity, identity, NULL, n, &x, 1, &out), "custom_grad", "nin", n) && is_poison(&out));
+    CHECK(names(kl_custom_grad(identity, identity, NULL, 1, &x, n, &out), "custom_grad", "nout", n));
+    CHECK(names(kl_vmap(identity, NULL, n, &x, NULL, 1, NULL, KL_RANDOM_ERROR, &out), "vmap", "nin", n) &&
+          is_poison(&out));
+    CHECK(names(kl_vmap(identity, NULL, 1, &x, NULL, n, NULL, KL_RANDOM_ERROR, &out), "vmap", "nout", n));
+    CHECK(names(kl_custom("any", NULL, 0, n, &x, 1, &out), "custom \"any\"", "nin", n) && is_poison(&out));
+    CHECK(names(kl_custom("any", NULL, 0, 1, &x, n, &out), "custom \"any\"", "nout", n));
+    kl_release(yes);
+}
+
+static void calls_by_name(int64_t n, kl_tensor x)
+{
+    kl_tensor out = kl_none;
+    CHECK(names(kl_dispatch("neg", n, &x, 1, &out), "neg", "nin", n) && is_poison(&out));
+    CHECK(names(kl_dispatch("neg", 1, &x, n, &out), "neg", "nout", n));
+    CHECK(names(kl_dispatch_with("neg", (kl_keyset){0}, n, &x, 1, &out), "neg", "nin", n) && is_poison(&out));
+    CHECK(names(kl_dispatch_direct("neg", KL_KEY_CPU, 1, &x, n, &out), "neg", "nout", n));
+    CHECK(n > 0 || kl_dispatch_keys(n, &x).bits == kl_dispatch_keys(0, NULL).bits);
+    kl_tracer *tr = kl_tracer_begin(KL_TAP_CALLS, n, &x);
+    CHECK(!tr && names(kl_last_error_code(), "tracer_begin", "nin", n));
+    if (!CHECK((tr = kl_tracer_begin(KL_TAP_CALLS, 1, &x))))
+        return;
+    kl_tensor y = kl_neg(x);
+    CHECK(names(kl_tracer_end(tr, n, &y), "tracer_end", "nout", n));
+    OK(kl_tracer_end(tr, 1, &y));
+    CHECK(names(kl_tracer_run(tr, n, &x, 1, &out), "tracer_run", "nin", n) && is_poison(&out));
+    CHECK(names(kl_tracer_run(tr, 1, &x, n, &out), "tracer_run", "nout", n));
+    kl_tracer_free(tr);
+    kl_release(y);
+}
+
+static void steps(int64_t n, kl_tensor given)
+{
+    kl_tensor x, out = kl_none;
+    kl_trace_begin("counted");
+    x = kl_input(dev, KL_F32, DIMS(2), (float[]){1, 1});
+    kl_keep(kl_neg(x));
+    CHECK(!kl_trace_end_step(n, &x) && names(kl_last_error_code(), "trace_end_step", "ninputs", n) && !kl_tracing());
+    kl_trace_begin("counted");
+    x = kl_input(dev, KL_F32, DIMS(2), (float[]){1, 1});
+    kl_keep(kl_neg(x));
+    kl_step *step = kl_trace_end_step(1, &x);
+    if (!CHECK(step))
+        return;
+    CHECK(names(kl_step_run(step, n, &given, 0, NULL, 1, &out), "step \"counted\"", "ninputs", n) && !out.id);
+    CHECK(names(kl_step_run(step, 1, &given, n, NULL, 1, &out), "step \"counted\"", "nslots", n) && !out.id);
+    CHECK(names(kl_step_run(step, 1, &given, 0, NULL, n, &out), "step \"counted\"", "noutputs", n));
+    OK(kl_step_run(step, 1, &given, 0, NULL, 1, &out));
+    kl_release(out);
+    kl_step_free(step);
+}
+
+static void files_and_models(int64_t n, kl_tensor x)
+{
+    const kl_file_item item = {.name = "x", .tensor = x};
+    CHECK(names(kl_file_write("unwritten.npy", KL_FILE_NPY, n, &item, 0, NULL), "file_write", "n", n));
+    CHECK(names(kl_file_write("unwritten.npy", KL_FILE_NPY, 1, &item, n, NULL), "file_write", "nmeta", n));
+    CHECK(names(kl_model_save("unwritten.onnx", identity, NULL, n, &x, NULL, 1, NULL), "model_save", "nin", n));
+    CHECK(names(kl_model_save("unwritten.onnx", identity, NULL, 1, &x, NULL, n, NULL), "model_save", "nout", n));
+    if (n < 0 && kl_model_call(NULL, 0, NULL, 0, NULL) == KL_ERR_ARGUMENT && !strstr(kl_last_error(), "without")) {
+        CHECK(names(kl_model_call(NULL, n, &x, 0, NULL), "model_call", "nin", n));
+        CHECK(names(kl_model_call(NULL, 0, NULL, n, NULL), "model_call", "nout", n));
+    }
+    kl_clear_error();
+    OK(kl_composite_begin("composed"));
+    kl_composite_end(n, NULL);
+    CHECK(names(kl_last_error_code(), "composite_end", "nresults", n));
+}
+
+static void test(kl_device device)
+{
+    dev = device;
+    kl_tensor x = kl_ones(dev, KL_F32, DIMS(2));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        regions(wrong[i], x);
+        calls_by_name(wrong[i], x);
+        steps(wrong[i], x);
+        files_and_models(wrong[i], x);
+    }
+    kl_tensor y = kl_neg(x);
+    double *v = values_of(y);
+    CHECK(v && v[0] == -1);
+    free(v);
+    kl_release(y);
+    kl_release(x);
+}
+
+int main(void)
+{
+    return on_devices(test);
+}
