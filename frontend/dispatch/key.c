@@ -134,7 +134,7 @@ kl_keyset kl_keyset_below(kl_keyset set, kl_key key)
     return (kl_keyset){(unsigned)key <= KL_KEY_Autograd ? keys_below(set.bits, key) : set.bits};
 }
 
-int64_t kl_keyset_count(kl_keyset set) { return (unsigned)__builtin_popcountll(set.bits & ~ORDER_16); }
+int64_t kl_keyset_count(kl_keyset set) { return __builtin_popcountll(set.bits & ~ORDER_16); }
 
 char *kl_keyset_text(kl_keyset set, char *buf, size_t size)
 {
