@@ -168,7 +168,7 @@ while read -r op most; do
 done <<END
 slice 6
 pad 5
-dot 8
+dot 9
 attention 8
 END
 

@@ -1,5 +1,5 @@
-/* The tables of the families of kernels, made of their rows in families.def. */
-#include "schedule.h"
+/* The tables of the families of kernels, made of their rows in families.def, and the selection of one for a group. */
+#include "lower_schedule.h"
 #include <stddef.h>
 
 static const char *const sched_epilogue_names[EPILOGUE_COUNT] = {
@@ -36,7 +36,7 @@ static const char *const sched_pack_names[PACK_COUNT] = {
 #include "families.def"
 
 const struct sched_family sched_families[SCHED_COUNT] = {
-#define FAMILY(KIND, family) \
+#define FAMILY(KIND, family, group, propose) \
     [SCHED_##KIND] = {#family, family##_fields, sizeof family##_fields / sizeof *family##_fields},
 #include "families.def"
 };
@@ -48,3 +48,61 @@ const struct sched_families lower_families = {sched_families, SCHED_COUNT};
     _Static_assert(sizeof(struct schedule) == sizeof(struct sched_record), "the members have room");
 #define END(family)
 #include "families.def"
+
+/* ---- selecting ---- */
+
+/* A family's functions, by pointers of one type each. */
+struct family_functions {
+    enum group_kind group;
+    bool (*fits)(void *facts);
+    bool (*choose)(void *facts, struct schedule *s);
+    bool (*legal)(const void *facts, const struct schedule *s);
+    void (*emit)(void *group, const struct schedule *s);
+};
+#define FAMILY(KIND, word, group, propose) \
+    static bool call_##word##_fits(void *f) { return word##_fits(f); } \
+    static bool call_##word##_choose(void *f, struct schedule *s) { return word##_choose(f, s); } \
+    static bool call_##word##_legal(const void *f, const struct schedule *s) { return word##_legal(f, s); } \
+    static void call_##word##_emit(void *g, const struct schedule *s) { word##_emit(g, s); }
+#include "families.def"
+
+static const struct family_functions family_functions[SCHED_COUNT] = {
+#define FAMILY(KIND, word, group, propose) \
+    {GROUP_##group, call_##word##_fits, call_##word##_choose, call_##word##_legal, call_##word##_emit},
+#include "families.def"
+};
+
+/* The family of the user-supplied record, or the last one that fits and is not slower than one before it; NULL: none.
+ * *s: its record.  *legal: a user-supplied one has not been refused. */
+static const struct family_functions *family_find(const struct lowering *w, enum group_kind kind, void *facts,
+                                                  struct schedule *s, bool *legal)
+{
+    const struct schedule *want = w->chooser->want;
+    for (unsigned i = SCHED_COUNT; i-- > 0;) {
+        const struct family_functions *f = &family_functions[i];
+        if (f->group != kind || (want && want->kind != i) || !f->fits(facts))
+            continue;
+        *s = want ? *want : (struct schedule){.kind = (uint16_t)i};
+        *legal = f->choose(facts, s);
+        if (want || *legal)
+            return f;
+    }
+    return NULL;
+}
+
+void select_family(struct lowering *w, enum group_kind kind, void *facts, void *group)
+{
+    const struct chooser *c = w->chooser;
+    struct schedule s = c->want ? *c->want : (struct schedule){0};
+    bool legal = false;
+    const struct family_functions *f = family_find(w, kind, facts, &s, &legal);
+    if (!f)
+        reject_schedule(w, NULL, "the kernel's kind is not a choice");
+    legal = legal && f->legal(facts, &s) &&
+            (!c->want || sched_in_range(&sched_families[s.kind], &s.record, c->refusal));
+    schedule_set(w->k, &s.record);
+    if (!legal && !w->k->err.code)
+        err_set(&w->k->err, KL_ERR_ARGUMENT, "%s: %s", w->k->name, c->refusal->why);
+    if (legal && !c->only && !w->k->err.code)
+        f->emit(group, &s);
+}

@@ -512,30 +512,23 @@ static bool is_symbolic(const struct lowering *w)
     return any;
 }
 
-static void select_family(struct lowering *w)
+/* Finds the kind of the group, whose function selects a family (lower_as_family). */
+static void select_group(struct lowering *w)
 {
     for (uint32_t m = 0; m < w->nmember; m++)
         if (op_is_anchor(w->g->node[w->member[m]].op))
             w->anchor = w->member[m];
     unsigned op = w->anchor ? w->g->node[w->anchor].op : OP_nil;
-    if (op && (op_is_cumulative(op) || op == OP_argsort) && is_symbolic(w))
+    if (op && (op_is_cumulative(op) || op == OP_argsort) && is_symbolic(w)) {
         kernel_mark_unsupported(w->k, "a sort or a scan is made for lengths that are numbers");
-    else if (!w->anchor)
-        lower_map(w);
-    else if (w->g->node[w->anchor].op == OP_dot)
-        lower_dot_group(w);
-    else if (w->g->node[w->anchor].op == OP_scatter)
-        lower_scatter_group(w);
-    else if (w->g->node[w->anchor].op == OP_argsort)
-        lower_argsort_group(w);
-    else if (op_is_attention(w->g->node[w->anchor].op))
-        lower_attention_group(w);
-    else if (op_is_cumulative(w->g->node[w->anchor].op))
-        lower_cumulative_group(w);
-    else if (lower_has_rows(w))
-        lower_rows(w);
-    else
-        lower_reduce(w);
+        return;
+    }
+#define GROUP(group, lower, condition) \
+    if (condition) { \
+        lower(w); \
+        return; \
+    }
+#include "families.def"
 }
 
 bool trial_begin(struct trial *t, const struct lowering *w)
@@ -675,7 +668,7 @@ static bool build_kernel(struct lowering *w, struct err *e)
     /* before anything is computed from its numbers */
     if (c->want && !sched_in_range(&sched_families[c->want->kind], &c->want->record, c->refusal))
         return err_set(e, KL_ERR_ARGUMENT, "%s: %s", w->k->name, c->refusal->why);
-    select_family(w);
+    select_group(w);
     if (w->k->err.code == KL_ERR_COMPILE) /* what else is wrong with it does not matter */
         return err_set(e, KL_ERR_COMPILE, "%s", w->k->err.msg);
     if (w->chooser->only)

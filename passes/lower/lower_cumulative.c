@@ -84,7 +84,6 @@ static void emit_blocks(struct scan *s, val block, int64_t full, int64_t tail)
 
 void lower_cumulative_group(struct lowering *w)
 {
-    struct kernel *k = w->k;
     const struct node *n = &w->g->node[w->anchor];
     const struct shape *out = &w->g->shape[n->shape];
     struct split at = split_at(out, n->attr.axis.axis);
@@ -94,26 +93,32 @@ void lower_cumulative_group(struct lowering *w)
         if (d != n->attr.axis.axis)
             to->dim[to->rank++] = out->dim[d];
     }
-    bool vector = at.inner > 1;
-    struct schedule schedule;
-    if (!choose_cumulative(w, &(struct scan_facts){at.outer, at.len, at.inner, gpu_scan_fits(w)}, &schedule))
-        return;
-    if (schedule.kind == SCHED_GPU_SCAN) {
-        gpu_scan(w);
-        return;
-    }
-    int64_t full = at.inner / k->sched.width, tail = at.inner % k->sched.width, blocks = full + (tail != 0);
-    k->extent = at.len ? at.outer * blocks : 0;
-    lower_scalars(w);
+    struct scan_facts facts = {w, at.outer, at.len, at.inner, gpu_scan_is_long(w)};
+    select_family(w, GROUP_scan, &facts, &s);
+}
+
+void gpu_scan_emit(struct scan *s, const struct schedule *schedule)
+{
+    (void)schedule;
+    gpu_scan(s->w);
+}
+
+void cumulative_emit(struct scan *s, const struct schedule *schedule)
+{
+    struct kernel *k = s->w->k;
+    int64_t width = schedule->width, rows = shape_count(&s->inner);
+    int64_t full = rows / width, tail = rows % width, blocks = full + (tail != 0);
+    k->extent = s->len ? shape_count(&s->outer) * blocks : 0;
+    lower_scalars(s->w);
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (k->extent) {
-        lower_unflatten(k, &s.outer, ix_div(k, p, blocks), s.coord);
-        for (uint32_t d = 0; d < s.inner.rank; d++)
-            s.coord[s.outer.rank + 1 + d] = k_int(k, 0);
-        if (vector)
-            emit_blocks(&s, ix_mod(k, p, blocks), full, tail);
+        lower_unflatten(k, &s->outer, ix_div(k, p, blocks), s->coord);
+        for (uint32_t d = 0; d < s->inner.rank; d++)
+            s->coord[s->outer.rank + 1 + d] = k_int(k, 0);
+        if (rows > 1)
+            emit_blocks(s, ix_mod(k, p, blocks), full, tail);
         else
-            lower_cumulative_emit_rows(&s);
+            lower_cumulative_emit_rows(s);
     }
     k_end(k, p);
 }

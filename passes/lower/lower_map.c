@@ -606,6 +606,20 @@ static uint32_t find_parts(struct lowering *w, ref *member, uint32_t *parent, st
     return parts;
 }
 
+void map_emit(struct elementwise *e, const struct schedule *s)
+{
+    (void)s; /* the kernel has it */
+    lower_scalars(e->w);
+    emit_parts(e->w, e->body, e->part, e->parts);
+}
+
+void gpu_transpose_emit(struct elementwise *e, const struct schedule *s)
+{
+    (void)s;
+    lower_map_enter(e->w, &e->body[0]);
+    gpu_transpose(e->w, e->transpose);
+}
+
 void lower_map(struct lowering *w)
 {
     const ref *all = w->member;
@@ -616,9 +630,8 @@ void lower_map(struct lowering *w)
     struct map_part *part = mem_alloc(n * sizeof *part);
     struct arrays arrays = {0};
     struct gpu_transpose transpose = {0};
-    struct schedule s;
     if (member && parent && b && part) {
-        struct map_facts facts = {.part = part, .parts = find_parts(w, member, parent, b)};
+        struct map_facts facts = {.w = w, .part = part, .parts = find_parts(w, member, parent, b)};
         for (uint32_t i = 0; i < facts.parts; i++)
             find_loops(w, &b[i], &part[i], &arrays);
         facts.bytes = arrays.bytes;
@@ -629,14 +642,8 @@ void lower_map(struct lowering *w)
         facts.transposed_shared = transpose.shared;
         w->member = all;
         w->nmember = n;
-        bool emits = choose_map(w, &facts, &s);
-        if (emits && s.kind == SCHED_GPU_TRANSPOSE) {
-            lower_map_enter(w, &b[0]);
-            gpu_transpose(w, &transpose);
-        } else if (emits) {
-            lower_scalars(w);
-            emit_parts(w, b, part, facts.parts);
-        }
+        struct elementwise all_parts = {w, part, facts.parts, b, &transpose};
+        select_family(w, GROUP_elementwise, &facts, &all_parts);
         w->member = all;
         w->nmember = n;
     } else {

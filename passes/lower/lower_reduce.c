@@ -691,7 +691,7 @@ static struct reduce_facts facts_of(const struct reduce *r)
     const struct lowering *w = r->w;
     bool linear;
     ref x = node_operand(w->g, w->anchor, 0, &linear); /* the operand of the reshape of a reduce in two steps */
-    struct reduce_facts f = {.lanes = r->n->attr.reduce.lanes == 64, .symbolic = w->placeholders != NULL,
+    struct reduce_facts f = {.w = w, .lanes = r->n->attr.reduce.lanes == 64, .symbolic = w->placeholders != NULL,
                              .short_rows = !w->placeholders && lower_short_rows(w->g, w->anchor),
                              .len = r->len.bound, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
                              .element = (int64_t)dtype_size(w->g->node[x].dtype),
@@ -725,14 +725,26 @@ void lower_reduce(struct lowering *w)
     r.len = kernel_count(w->k, &r.red);
     r.chunk = smaller_of((int64_t)n->attr.reduce.chunk, r.len.bound > 0 ? r.len.bound : 1);
     struct reduce_facts facts = facts_of(&r);
-    struct schedule s;
-    if (!choose_reduce(w, &facts, &s))
-        return;
-    lower_scalars(w);
-    if (s.kind == SCHED_GPU_ROW_REDUCE)
-        gpu_reduce_rows(&r);
-    else if (s.kind == SCHED_ROW_REDUCE)
-        emit_lanes(&r);
-    else
-        emit_columns(&r);
+    select_family(w, GROUP_reduce, &facts, &r);
+}
+
+void row_reduce_emit(struct reduce *r, const struct schedule *s)
+{
+    (void)s; /* the kernel has it: reduce_schedule */
+    lower_scalars(r->w);
+    emit_lanes(r);
+}
+
+void gpu_row_reduce_emit(struct reduce *r, const struct schedule *s)
+{
+    (void)s;
+    lower_scalars(r->w);
+    gpu_reduce_rows(r);
+}
+
+void column_reduce_emit(struct reduce *r, const struct schedule *s)
+{
+    (void)s;
+    lower_scalars(r->w);
+    emit_columns(r);
 }

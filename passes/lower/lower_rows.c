@@ -422,9 +422,10 @@ static void find_rows(struct rows *s)
 }
 
 /* Emits the rows into a kernel that is discarded, to find which of them to keep, and the bytes of the arrays. */
-static void try_rows(struct lowering *w, const struct schedule *schedule, struct rows_facts *f, void *ctx)
+static void try_rows(struct rows_facts *f, const struct schedule *schedule)
 {
-    const struct rows *rows = ctx;
+    const struct rows *rows = f->of;
+    struct lowering *w = f->w;
     struct trial t;
     if (trial_begin(&t, w)) {
         struct rows s = *rows;
@@ -482,17 +483,20 @@ static int64_t rows_access(const struct rows *s)
     return access;
 }
 
+void rows_emit(struct rows *s, const struct schedule *schedule)
+{
+    s->keep = schedule->rows.keep;
+    lower_rows_emit_rows(s);
+}
+
 static void schedule_and_emit(struct rows *s)
 {
-    struct schedule schedule;
     find_rows(s);
-    struct rows_facts f = {.rows = s->space.rows, .length = s->space.length, .reduces = s->nreduce,
-                           .members = s->w->nmember, .symbolic = !size_is_constant(rows_length(s)),
-                           .access = rows_access(s), .may_keep = may_keep(s)};
-    if (!choose_rows(s->w, &f, try_rows, s, &schedule))
-        return;
-    s->keep = schedule.rows.keep;
-    lower_rows_emit_rows(s);
+    struct rows_facts f = {.w = s->w, .find = try_rows, .of = s, .rows = s->space.rows, .length = s->space.length,
+                           .reduces = s->nreduce, .members = s->w->nmember,
+                           .symbolic = !size_is_constant(rows_length(s)), .access = rows_access(s),
+                           .may_keep = may_keep(s)};
+    select_family(s->w, GROUP_rows, &f, s);
 }
 
 void lower_rows(struct lowering *w)

@@ -160,7 +160,6 @@ static void emit_scatter(struct scatter *s)
 void lower_scatter_group(struct lowering *w)
 {
     const struct node *n = &w->g->node[w->anchor];
-    struct kernel *k = w->k;
     struct scatter s = {.w = w, .n = n, .s = node_shape(w->g, w->anchor),
                         .at = split_at(node_shape(w->g, w->anchor), n->attr.scatter.axis),
                         .count = node_shape(w->g, n->in[1])->dim[0],
@@ -170,19 +169,25 @@ void lower_scatter_group(struct lowering *w)
         if (d != n->attr.scatter.axis)
             to->dim[to->rank++] = s.s->dim[d];
     }
-    struct scatter_facts facts = {s.at.outer, s.at.len, s.at.inner, s.count};
-    struct schedule schedule;
-    if (!choose_scatter(w, &facts, &schedule))
-        return;
-    if (schedule.kind == SCHED_GPU_SCATTER) {
-        gpu_scatter(w);
-        return;
-    }
-    s.whole = s.at.inner <= k->sched.width;
-    s.pitch = s.whole ? s.at.inner : k->sched.width;
-    s.scratch = s.op == OP_add && dtype_is_half(n->dtype);
-    s.dtype = s.scratch ? (unsigned)KL_F32 : n->dtype;
-    s.acc = s.scratch ? k_buf(k, BUF_SCRATCH, KL_F32, s.at.len * s.pitch, 0) : lower_buffer(w, w->anchor, BUF_OUT);
-    lower_scalars(w);
-    emit_scatter(&s);
+    struct scatter_facts facts = {w, s.at.outer, s.at.len, s.at.inner, s.count};
+    select_family(w, GROUP_scatter, &facts, &s);
+}
+
+void scatter_emit(struct scatter *s, const struct schedule *schedule)
+{
+    struct kernel *k = s->w->k;
+    s->whole = s->at.inner <= schedule->width;
+    s->pitch = s->whole ? s->at.inner : schedule->width;
+    s->scratch = s->op == OP_add && dtype_is_half(s->n->dtype);
+    s->dtype = s->scratch ? (unsigned)KL_F32 : s->n->dtype;
+    s->acc = s->scratch ? k_buf(k, BUF_SCRATCH, KL_F32, s->at.len * s->pitch, 0)
+                        : lower_buffer(s->w, s->w->anchor, BUF_OUT);
+    lower_scalars(s->w);
+    emit_scatter(s);
+}
+
+void gpu_scatter_emit(struct scatter *s, const struct schedule *schedule)
+{
+    (void)schedule;
+    gpu_scatter(s->w);
 }

@@ -31,27 +31,6 @@ bool reject_schedule(const struct lowering *w, const char *field, const char *fm
     return sched_refuse(w->chooser->refusal, field, "%s", why);
 }
 
-bool schedule_wanted(const struct lowering *w, enum sched_kind kind)
-{
-    return w->chooser->want && w->chooser->want->kind == kind;
-}
-
-bool schedule_begin(const struct lowering *w, enum sched_kind kind, struct schedule *s)
-{
-    const struct schedule *want = w->chooser->want;
-    *s = want ? *want : (struct schedule){.kind = (uint16_t)kind};
-    return s->kind == kind || reject_schedule(w, NULL, "the kernel's kind is not a choice");
-}
-
-bool schedule_end(struct lowering *w, const struct schedule *s, bool legal)
-{
-    legal = legal && (!w->chooser->want || sched_in_range(&sched_families[s->kind], &s->record, w->chooser->refusal));
-    schedule_set(w->k, &s->record);
-    if (!legal && !w->k->err.code)
-        err_set(&w->k->err, KL_ERR_ARGUMENT, "%s: %s", w->k->name, w->chooser->refusal->why);
-    return legal && !w->chooser->only && !w->k->err.code;
-}
-
 bool schedule_width_is(const struct lowering *w, const struct schedule *s, unsigned own)
 {
     return s->width == own ||
@@ -221,58 +200,71 @@ static bool map_is_empty(const struct map_facts *f)
     return true;
 }
 
-static bool map_legal(const struct lowering *w, const struct schedule *s)
-{
-    const struct caps *caps = w->chooser->caps;
-    return s->map.vector < 2 || (caps->is_gpu && s->map.tasks) ||
-           reject_schedule(w, "vector", "vector: those of one access are for GPUs, with tasks");
-}
-
 bool map_can_transpose(const struct lowering *w, uint32_t parts)
 {
-    return w->chooser->caps->is_gpu && parts == 1 && !schedule_wanted(w, SCHED_MAP);
+    const struct schedule *want = w->chooser->want;
+    return w->chooser->caps->is_gpu && parts == 1 && (!want || want->kind == SCHED_GPU_TRANSPOSE);
 }
 
-static bool choose_transpose(struct lowering *w, const struct map_facts *f, struct schedule *s)
+static bool can_transpose_wide(const struct map_facts *f)
 {
-    const struct caps *caps = w->chooser->caps;
-    bool wide = f->transposed_wide && caps->block_threads >= GPU_TRANSPOSE_WIDE &&
-                f->transposed_shared <= (int64_t)caps->shared_bytes;
-    bool legal = schedule_begin(w, SCHED_GPU_TRANSPOSE, s);
-    if (legal && !s->width)
-        s->width = wide ? GPU_TRANSPOSE_WIDE : GPU_TRANSPOSE_SIDE;
-    legal = legal && (s->width == GPU_TRANSPOSE_SIDE || (s->width == GPU_TRANSPOSE_WIDE && wide) ||
-                      reject_schedule(w, "width", "width %u: it is %u, the side of a tile, or %u where both lengths are"
-                                  " multiples of an access and the tile fits shared memory", s->width,
-                                  (unsigned)GPU_TRANSPOSE_SIDE, (unsigned)GPU_TRANSPOSE_WIDE));
-    if (!w->chooser->want) {
-        s->stream = results_are_streamed(w, f->bytes);
+    const struct caps *caps = f->w->chooser->caps;
+    return f->transposed_wide && caps->block_threads >= GPU_TRANSPOSE_WIDE &&
+           f->transposed_shared <= (int64_t)caps->shared_bytes;
+}
+
+bool gpu_transpose_fits(struct map_facts *f) { return f->transposed; }
+
+bool gpu_transpose_choose(struct map_facts *f, struct schedule *s)
+{
+    if (!s->width)
+        s->width = can_transpose_wide(f) ? GPU_TRANSPOSE_WIDE : GPU_TRANSPOSE_SIDE;
+    if (!f->w->chooser->want) {
+        s->stream = results_are_streamed(f->w, f->bytes);
         s->grain = lower_grain(f->transposed, GPU_TRANSPOSE_SIDE * GPU_TRANSPOSE_SIDE);
     }
-    return schedule_end(w, s, legal);
+    return true;
 }
 
-bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *s)
+bool gpu_transpose_legal(const struct map_facts *f, const struct schedule *s)
 {
-    const struct caps *caps = w->chooser->caps;
-    if (f->transposed)
-        return choose_transpose(w, f, s);
-    bool empty = map_is_empty(f), legal = schedule_begin(w, SCHED_MAP, s);
-    if (!w->chooser->want && caps->is_gpu)
+    return s->width == GPU_TRANSPOSE_SIDE || (s->width == GPU_TRANSPOSE_WIDE && can_transpose_wide(f)) ||
+           reject_schedule(f->w, "width", "width %u: it is %u, the side of a tile, or %u where both lengths are"
+                           " multiples of an access and the tile fits shared memory", s->width,
+                           (unsigned)GPU_TRANSPOSE_SIDE, (unsigned)GPU_TRANSPOSE_WIDE);
+}
+
+bool map_fits(struct map_facts *f)
+{
+    (void)f;
+    return true;
+}
+
+bool map_choose(struct map_facts *f, struct schedule *s)
+{
+    const struct caps *caps = f->w->chooser->caps;
+    bool open = !f->w->chooser->want, empty = map_is_empty(f);
+    if (open && caps->is_gpu)
         s->map.join_short = true; /* lanes take more elements at once than such a dimension has */
-    if (legal && !s->width)
+    if (!s->width)
         s->width = (uint16_t)map_width(caps, f, s);
-    if (legal && !s->map.vectors)
+    if (!s->map.vectors)
         s->map.vectors = f->parts > 1 && !empty ? PART_VECTORS : BLOCK_VECTORS;
-    if (!w->chooser->want) {
+    if (open) {
         if (caps->is_gpu) {
             s->map.vector = gpu_vector_width(caps, f, s);
             s->map.tasks = BLOCKS_A_PROCESSOR * caps->threads;
         }
-        s->stream = results_are_streamed(w, empty ? 0 : f->bytes);
+        s->stream = results_are_streamed(f->w, empty ? 0 : f->bytes);
         s->grain = map_grain(f, s);
     }
-    return schedule_end(w, s, legal && map_legal(w, s));
+    return true;
+}
+
+bool map_legal(const struct map_facts *f, const struct schedule *s)
+{
+    return s->map.vector < 2 || (f->w->chooser->caps->is_gpu && s->map.tasks) ||
+           reject_schedule(f->w, "vector", "vector: those of one access are for GPUs, with tasks");
 }
 
 /* ---- rows ---- */
@@ -326,8 +318,28 @@ static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f,
     s->rows.vector = holds ? (uint16_t)(each > 1 ? each : 0) : f->symbolic ? 0 : (uint16_t)each;
 }
 
-static bool rows_legal(const struct lowering *w, const struct rows_facts *f, const struct schedule *s)
+bool rows_fits(struct rows_facts *f) { return f->reduces; }
+
+bool rows_choose(struct rows_facts *f, struct schedule *s)
 {
+    const struct lowering *w = f->w;
+    bool open = !w->chooser->want;
+    if (open && w->chooser->caps->is_gpu && f->length)
+        choose_gpu_rows(w->chooser->caps, f, s);
+    if (!s->width)
+        s->width = numeric_lanes(f->length);
+    if (open) {
+        f->find(f, s);
+        s->rows.keep = s->rows.vector && !s->rows.held ? 0 : f->keep;
+        s->stream = results_are_streamed(w, f->bytes);
+        s->grain = lower_grain(f->rows, f->length * (f->reduces + 1));
+    }
+    return true;
+}
+
+bool rows_legal(const struct rows_facts *f, const struct schedule *s)
+{
+    const struct lowering *w = f->w;
     const struct caps *caps = w->chooser->caps;
     int64_t each = s->rows.vector ? s->rows.vector : 1;
     if (s->rows.keep & ~f->may_keep)
@@ -344,23 +356,6 @@ static bool rows_legal(const struct lowering *w, const struct rows_facts *f, con
            reject_schedule(w, s->rows.keep ? "keep" : "held",
                            "held: %d elements of the row for each thread, and no keep",
                        (int)held_elements(f, s->width, each));
-}
-
-bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void *ctx, struct schedule *s)
-{
-    const struct caps *caps = w->chooser->caps;
-    bool legal = schedule_begin(w, SCHED_ROWS, s);
-    if (!w->chooser->want && caps->is_gpu && f->length)
-        choose_gpu_rows(caps, f, s);
-    if (legal && !s->width)
-        s->width = numeric_lanes(f->length);
-    if (!w->chooser->want) {
-        find(w, s, f, ctx);
-        s->rows.keep = s->rows.vector && !s->rows.held ? 0 : f->keep;
-        s->stream = results_are_streamed(w, f->bytes);
-        s->grain = lower_grain(f->rows, f->length * (f->reduces + 1));
-    }
-    return schedule_end(w, s, legal && rows_legal(w, f, s));
 }
 
 /* ---- reductions ---- */
@@ -428,22 +423,30 @@ static void choose_row_prefetch(const struct caps *caps, const struct reduce_fac
         s->row_reduce.ahead = (uint16_t)(AHEAD_BYTES / f->element);
 }
 
-static bool choose_row_reduce(struct lowering *w, const struct reduce_facts *f, struct schedule *s)
+/* On a GPU, whose threads share a row, no other family fits. */
+static bool has_gpu_rows(const struct reduce_facts *f) { return f->w->chooser->caps->is_gpu && f->len && f->is_row; }
+
+bool row_reduce_fits(struct reduce_facts *f) { return f->lanes && !has_gpu_rows(f); }
+
+bool row_reduce_choose(struct reduce_facts *f, struct schedule *s)
 {
-    bool legal = schedule_begin(w, SCHED_ROW_REDUCE, s);
-    if (legal && !s->width)
+    const struct chooser *c = f->w->chooser;
+    if (!s->width)
         s->width = numeric_lanes(f->len);
-    if (!w->chooser->want)
-        choose_row_block(w->chooser->caps, f, s);
-    legal = legal && schedule_width_is(w, s, numeric_lanes(f->len)) && row_block_legal(w, f, s);
-    if (!w->chooser->want) {
-        choose_row_prefetch(w->chooser->caps, f, s);
+    if (!c->want) {
+        choose_row_block(c->caps, f, s);
+        choose_row_prefetch(c->caps, f, s);
         int64_t rows = (int64_t)s->row_reduce.lanes * s->row_reduce.vectors;
         int64_t inner = rows ? reduce_inner(f, s->row_reduce.axes) : 1, results = shape_count(&f->kept);
         int64_t blocks = rows ? (inner + rows - 1) / rows : 1;
         s->grain = lower_grain(inner ? results / inner * blocks : 0, f->len * (rows ? rows : 1));
     }
-    return schedule_end(w, s, legal);
+    return true;
+}
+
+bool row_reduce_legal(const struct reduce_facts *f, const struct schedule *s)
+{
+    return schedule_width_is(f->w, s, numeric_lanes(f->len)) && row_block_legal(f->w, f, s);
 }
 
 /* Where few rows are reduced, their array is in the cache when its next columns are: the same columns of the next array
@@ -533,25 +536,28 @@ static bool columns_legal(const struct lowering *w, const struct reduce_facts *f
            reject_schedule(w, s->column_reduce.lines ? "lines" : "ahead", "lines, ahead: a prefetch has both");
 }
 
-static bool choose_columns(struct lowering *w, const struct reduce_facts *f, struct schedule *s)
+/* Rows of a few elements are themselves the lanes, on processors. */
+bool column_reduce_fits(struct reduce_facts *f) { return (!f->lanes || f->short_rows) && !has_gpu_rows(f); }
+
+bool column_reduce_choose(struct reduce_facts *f, struct schedule *s)
 {
-    const struct caps *caps = w->chooser->caps;
-    bool legal = schedule_begin(w, SCHED_COLUMN_REDUCE, s);
-    if (!w->chooser->want) {
+    const struct caps *caps = f->w->chooser->caps;
+    bool open = !f->w->chooser->want;
+    if (open && f->lanes && caps->is_gpu)
+        return false;
+    if (open) {
         s->column_reduce.short_rows = f->lanes;
         s->column_reduce.axes = reduce_axes(caps, f);
     }
-    legal = legal && columns_legal(w, f, s);
-    if (legal && !s->width)
-        s->width = (uint16_t)lower_width(caps, &(struct loop_facts){reduce_inner(f, s->column_reduce.axes), f->ops,
-                                                                     false});
-    if (legal && !w->chooser->want) {
+    int64_t inner = reduce_inner(f, s->column_reduce.axes);
+    if (!s->width)
+        s->width = (uint16_t)lower_width(caps, &(struct loop_facts){inner, f->ops, false});
+    if (open) {
         s->column_reduce.vector = column_vector_width(caps, f, s);
-        int64_t inner = reduce_inner(f, s->column_reduce.axes), each = s->column_reduce.vector;
-        int64_t width = s->width * (each ? each : 1);
+        int64_t each = s->column_reduce.vector, width = s->width * (each ? each : 1);
         int64_t blocks = inner ? shape_count(&f->kept) / inner * ((inner + width - 1) / width) : 0;
         choose_prefetch(caps, f, s);
-        uint32_t length = !size_is_constant(kernel_length(w->k, inner)) ? 0 : split_length(caps, f, blocks);
+        uint32_t length = !size_is_constant(kernel_length(f->w->k, inner)) ? 0 : split_length(caps, f, blocks);
         s->column_reduce.split = length;
         s->column_reduce.vectors = s->column_reduce.lines ? 0 : row_vectors(caps, f, s);
         if (s->column_reduce.vectors) {
@@ -560,7 +566,12 @@ static bool choose_columns(struct lowering *w, const struct reduce_facts *f, str
         }
         s->grain = lower_grain(length ? blocks * ((f->len + length - 1) / length) + blocks : blocks, f->len * width);
     }
-    return schedule_end(w, s, legal && row_vectors_legal(w, f, s));
+    return true;
+}
+
+bool column_reduce_legal(const struct reduce_facts *f, const struct schedule *s)
+{
+    return columns_legal(f->w, f, s) && row_vectors_legal(f->w, f, s);
 }
 
 /* Parts of few long rows, so that each processor has some: elements of one, a multiple of what the threads access at
@@ -584,127 +595,200 @@ static bool gpu_row_split_legal(const struct lowering *w, const struct reduce_fa
            reject_schedule(w, "split", "split: less than a row, in no more parts than there are threads");
 }
 
-static bool choose_gpu_row(struct lowering *w, const struct reduce_facts *f, struct schedule *s)
+bool gpu_row_reduce_fits(struct reduce_facts *f) { return has_gpu_rows(f); }
+
+bool gpu_row_reduce_choose(struct reduce_facts *f, struct schedule *s)
 {
     enum { FULL = 16 };
-    bool legal = schedule_begin(w, SCHED_GPU_ROW_REDUCE, s);
+    const struct chooser *c = f->w->chooser;
     int64_t each = gpu_row_vector_width(f->len, f->access);
-    if (!w->chooser->want) {
+    if (!s->width)
+        s->width = gpu_row_width(c->caps, f->len, each, FULL);
+    if (!c->want) {
         s->gpu_row_reduce.vector = each > 1 ? (uint16_t)each : 0;
         s->grain = lower_grain(shape_count(&f->kept), f->len);
+        s->gpu_row_reduce.split = gpu_row_split(c->caps, f, s->width, each);
     }
-    if (legal && !s->width)
-        s->width = gpu_row_width(w->chooser->caps, f->len, each, FULL);
-    legal = legal && (s->width <= w->chooser->caps->block_threads ||
-                      reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width));
-    if (legal && !w->chooser->want)
-        s->gpu_row_reduce.split = gpu_row_split(w->chooser->caps, f, s->width, each);
-    return schedule_end(w, s, legal && gpu_row_split_legal(w, f, s));
+    return true;
 }
 
-/* Rows of a few elements are themselves the lanes, on processors. */
-bool choose_reduce(struct lowering *w, const struct reduce_facts *f, struct schedule *s)
+bool gpu_row_reduce_legal(const struct reduce_facts *f, const struct schedule *s)
 {
-    if (w->chooser->caps->is_gpu && f->len && f->is_row)
-        return choose_gpu_row(w, f, s);
-    bool columns = !f->lanes || (f->short_rows && !w->chooser->caps->is_gpu);
-    if (f->lanes && f->short_rows && w->chooser->want)
-        columns = schedule_wanted(w, SCHED_COLUMN_REDUCE);
-    return columns ? choose_columns(w, f, s) : choose_row_reduce(w, f, s);
+    return (s->width <= f->w->chooser->caps->block_threads ||
+            reject_schedule(f->w, "width", "width %u: a block of this target has fewer threads", s->width)) &&
+           gpu_row_split_legal(f->w, f, s);
 }
 
 /* ---- scatters, scans, sorts ---- */
 
 /* On a GPU, phases of a thread for each element or chunk. */
-static bool choose_threads(struct lowering *w, enum sched_kind kind, struct schedule *s)
+static void choose_thread_phases(const struct caps *caps, struct schedule *s)
 {
     enum { THREADS = 64 };      /* 32 of these blocks fill a multiprocessor, and short arrays have more of them */
-    uint32_t max = w->chooser->caps->block_threads;
-    bool legal = schedule_begin(w, kind, s);
-    if (legal && !s->width)
-        s->width = (uint16_t)(max < THREADS ? max : THREADS);
-    legal = legal && (s->width <= max ||
-                      reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width));
-    return schedule_end(w, s, legal);
+    if (!s->width)
+        s->width = (uint16_t)(caps->block_threads < THREADS ? caps->block_threads : THREADS);
 }
 
-/* The same for kernels whose blocks have `bytes` for each thread, and ENDS more, in shared memory.  Larger blocks save
- * launches, where there is work for all of the device: for so many threads. */
-static bool choose_sharing(struct lowering *w, enum sched_kind kind, int64_t threads, int64_t bytes, struct schedule *s)
+static bool thread_phases_legal(const struct lowering *w, const struct schedule *s)
 {
-    enum { THREADS = 256, FEWEST = 64, ENDS = 64 };
+    return s->width <= w->chooser->caps->block_threads ||
+           reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width);
+}
+
+/* The same for kernels whose blocks have `bytes` for each thread, and SHARED_ENDS more, in shared memory.  Larger
+ * blocks save launches, where there is work for all of the device: for so many threads. */
+enum { SHARED_ENDS = 64 };
+
+static void choose_shared_phases(const struct caps *caps, int64_t threads, int64_t bytes, struct schedule *s)
+{
+    enum { THREADS = 256, FEWEST = 64 };
+    if (s->width)
+        return;
+    for (s->width = THREADS; s->width > 2; s->width /= 2)
+        if (s->width <= caps->block_threads && s->width * bytes + SHARED_ENDS <= caps->shared_bytes)
+            break;
+    while (s->width > FEWEST && threads / s->width < caps->threads)
+        s->width /= 2;
+}
+
+static bool shared_phases_legal(const struct lowering *w, int64_t bytes, const struct schedule *s)
+{
     const struct caps *caps = w->chooser->caps;
-    bool legal = schedule_begin(w, kind, s);
-    if (legal && !s->width) {
-        for (s->width = THREADS; s->width > 2; s->width /= 2)
-            if (s->width <= caps->block_threads && s->width * bytes + ENDS <= caps->shared_bytes)
-                break;
-        while (s->width > FEWEST && threads / s->width < caps->threads)
-            s->width /= 2;
-    }
     unsigned width = s->width;
-    legal = legal && ((width >= 2 && !(width & (width - 1))) ||
-                      reject_schedule(w, "width", "width %u: it is a power of two here, at least 2", width));
-    legal = legal && ((width <= caps->block_threads && width * bytes + ENDS <= caps->shared_bytes) ||
-                      reject_schedule(w, "width", "width %u: a block of this target has fewer threads or less shared "
-                                  "memory", width));
-    return schedule_end(w, s, legal);
+    if (width < 2 || (width & (width - 1)))
+        return reject_schedule(w, "width", "width %u: it is a power of two here, at least 2", width);
+    return (width <= caps->block_threads && width * bytes + SHARED_ENDS <= caps->shared_bytes) ||
+           reject_schedule(w, "width", "width %u: a block of this target has fewer threads or less shared memory",
+                           width);
 }
 
-/* Is the kernel one of phases on a GPU?  Where it may be one by itself, a record of the other kind is taken, too. */
-static bool is_phased(const struct lowering *w, bool possible, enum sched_kind own)
+enum { SCATTER_BYTES = GPU_SORT_OWN * 2 * sizeof(int32_t) };    /* of a thread: keys and their places */
+
+bool gpu_scatter_fits(struct scatter_facts *f)
 {
-    return w->chooser->caps->is_gpu && possible && !schedule_wanted(w, own);
+    return f->w->chooser->caps->is_gpu && f->outer * f->len * f->inner > 0;
 }
 
-bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct schedule *s)
+bool gpu_scatter_choose(struct scatter_facts *f, struct schedule *s)
 {
-    const struct caps *caps = w->chooser->caps;
-    if (is_phased(w, f->outer * f->len * f->inner > 0, SCHED_SCATTER)) {
-        const int64_t element = 2 * sizeof(int32_t); /* a key and its place */
-        return f->count > GPU_SCATTER_FEW
-                   ? choose_sharing(w, SCHED_GPU_SCATTER, f->count / GPU_SORT_OWN, GPU_SORT_OWN * element, s)
-                   : choose_threads(w, SCHED_GPU_SCATTER, s);
-    }
-    bool legal = schedule_begin(w, SCHED_SCATTER, s);
-    struct loop_facts inner = lower_loop(w, f->inner), panel = lower_loop(w, f->len * f->inner);
-    if (legal && !s->width)
-        s->width = (uint16_t)lower_width(caps, &inner);
-    if (legal && !s->scatter.copy)
-        s->scatter.copy = (uint16_t)lower_width(caps, &panel);
-    if (!w->chooser->want) {
+    if (f->count > GPU_SCATTER_FEW)
+        choose_shared_phases(f->w->chooser->caps, f->count / GPU_SORT_OWN, SCATTER_BYTES, s);
+    else
+        choose_thread_phases(f->w->chooser->caps, s);
+    return true;
+}
+
+bool gpu_scatter_legal(const struct scatter_facts *f, const struct schedule *s)
+{
+    return f->count > GPU_SCATTER_FEW ? shared_phases_legal(f->w, SCATTER_BYTES, s) : thread_phases_legal(f->w, s);
+}
+
+bool scatter_fits(struct scatter_facts *f)
+{
+    (void)f;
+    return true;
+}
+
+bool scatter_choose(struct scatter_facts *f, struct schedule *s)
+{
+    const struct chooser *c = f->w->chooser;
+    struct loop_facts inner = lower_loop(f->w, f->inner), panel = lower_loop(f->w, f->len * f->inner);
+    if (!s->width)
+        s->width = (uint16_t)lower_width(c->caps, &inner);
+    if (!s->scatter.copy)
+        s->scatter.copy = (uint16_t)lower_width(c->caps, &panel);
+    if (!c->want) {
         int64_t width = s->width;
         s->grain = lower_grain(f->outer * ((f->inner + width - 1) / width),
                                (f->len + f->count) * (f->inner < width ? f->inner : width));
     }
-    return schedule_end(w, s, legal);
+    return true;
 }
 
-bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct schedule *s)
+/* The table of fields says all. */
+bool scatter_legal(const struct scatter_facts *f, const struct schedule *s)
 {
-    if (is_phased(w, f->phases, SCHED_CUMULATIVE))
-        return f->inner == 1 ? choose_sharing(w, SCHED_GPU_SCAN, f->outer * f->len / GPU_SCAN_LINES,
-                                              2 * GPU_SCAN_LINES * sizeof(int64_t), s)
-                             : choose_threads(w, SCHED_GPU_SCAN, s);
-    bool legal = schedule_begin(w, SCHED_CUMULATIVE, s);
-    struct loop_facts inner = lower_loop(w, f->inner);
-    if (legal && !s->width)
-        s->width = f->inner > 1 ? (uint16_t)lower_width(w->chooser->caps, &inner) : 1;
-    legal = legal && (f->inner > 1 || schedule_width_is(w, s, 1));
-    if (!w->chooser->want)
+    (void)f;
+    (void)s;
+    return true;
+}
+
+enum { SCAN_BYTES = 2 * GPU_SCAN_LINES * sizeof(int64_t) };     /* of a thread: two copies of its elements */
+
+bool gpu_scan_fits(struct scan_facts *f) { return f->w->chooser->caps->is_gpu && f->phases; }
+
+bool gpu_scan_choose(struct scan_facts *f, struct schedule *s)
+{
+    if (f->inner == 1)
+        choose_shared_phases(f->w->chooser->caps, f->outer * f->len / GPU_SCAN_LINES, SCAN_BYTES, s);
+    else
+        choose_thread_phases(f->w->chooser->caps, s);
+    return true;
+}
+
+bool gpu_scan_legal(const struct scan_facts *f, const struct schedule *s)
+{
+    return f->inner == 1 ? shared_phases_legal(f->w, SCAN_BYTES, s) : thread_phases_legal(f->w, s);
+}
+
+bool cumulative_fits(struct scan_facts *f)
+{
+    (void)f;
+    return true;
+}
+
+bool cumulative_choose(struct scan_facts *f, struct schedule *s)
+{
+    const struct chooser *c = f->w->chooser;
+    struct loop_facts inner = lower_loop(f->w, f->inner);
+    if (!s->width)
+        s->width = f->inner > 1 ? (uint16_t)lower_width(c->caps, &inner) : 1;
+    if (!c->want)
         s->grain = lower_grain(f->len ? f->outer * ((f->inner + s->width - 1) / s->width) : 0, f->len * s->width);
-    return schedule_end(w, s, legal);
+    return true;
 }
 
-bool choose_sort(struct lowering *w, const struct sort_facts *f, struct schedule *s)
+bool cumulative_legal(const struct scan_facts *f, const struct schedule *s)
 {
-    if (is_phased(w, f->rows * f->len > 0 && f->len <= INT32_MAX, SCHED_SORT))
-        return choose_sharing(w, SCHED_GPU_SORT, f->rows * f->len / GPU_SORT_OWN, GPU_SORT_OWN * f->element, s);
-    bool legal = schedule_begin(w, SCHED_SORT, s);
-    struct loop_facts row = lower_loop(w, f->len);
-    if (legal && !s->width)
-        s->width = (uint16_t)lower_width(w->chooser->caps, &row);
-    if (!w->chooser->want)
+    return f->inner > 1 || schedule_width_is(f->w, s, 1);
+}
+
+bool gpu_sort_fits(struct sort_facts *f)
+{
+    return f->w->chooser->caps->is_gpu && f->rows * f->len > 0 && f->len <= INT32_MAX;
+}
+
+bool gpu_sort_choose(struct sort_facts *f, struct schedule *s)
+{
+    choose_shared_phases(f->w->chooser->caps, f->rows * f->len / GPU_SORT_OWN, GPU_SORT_OWN * f->element, s);
+    return true;
+}
+
+bool gpu_sort_legal(const struct sort_facts *f, const struct schedule *s)
+{
+    return shared_phases_legal(f->w, GPU_SORT_OWN * f->element, s);
+}
+
+bool sort_fits(struct sort_facts *f)
+{
+    (void)f;
+    return true;
+}
+
+bool sort_choose(struct sort_facts *f, struct schedule *s)
+{
+    const struct chooser *c = f->w->chooser;
+    struct loop_facts row = lower_loop(f->w, f->len);
+    if (!s->width)
+        s->width = (uint16_t)lower_width(c->caps, &row);
+    if (!c->want)
         s->grain = lower_grain(f->rows, f->len * (1 + f->levels));
-    return schedule_end(w, s, legal);
+    return true;
+}
+
+bool sort_legal(const struct sort_facts *f, const struct schedule *s)
+{
+    (void)f;
+    (void)s;
+    return true;
 }

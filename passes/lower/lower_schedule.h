@@ -1,8 +1,8 @@
 /* Choosing schedules: the part of lowering that knows the target.
  *
- * A family finds out what it needs of its group (its facts, which no target changes), has a record chosen by them, and
- * emits a kernel from group and record.  A user-supplied record is taken as it is where that is legal; fields it
- * leaves open (struct sched_field.chosen) are chosen as well. */
+ * For each kind of group it is found out what its families need to know (its facts, which no target changes).  A
+ * family chooses a record by them, and emits a kernel from group and record.  A user-supplied record is taken as it is
+ * where that is legal; fields it leaves open (struct sched_field.chosen) are chosen as well. */
 #ifndef KILN_LOWER_SCHEDULE_H
 #define KILN_LOWER_SCHEDULE_H
 #include "lower.h"
@@ -15,22 +15,24 @@ struct chooser {
     bool only;                          /* the record is all that is asked for: no kernel is emitted */
 };
 
-/* Each choosing function fills *s; false: w->k has no schedule, or is not to be emitted. */
+/* ---- families.c ---- */
+/* Selects the family of a group of this kind (families.def), chooses or checks its record, and emits the kernel.  With
+ * an error, of a user-supplied record that is refused, or where the record is all that is asked for, nothing is
+ * emitted.  facts, group: FACTS_x and struct x of the kind. */
+enum group_kind {
+#define GROUP(group, lower, condition) GROUP_##group,
+#include "families.def"
+    GROUP_COUNT };
+void select_family(struct lowering *w, enum group_kind kind, void *facts, void *group);
 
 /* ---- lower_schedule.c ---- */
 /* Sets the target: the one of a device.  Is it a GPU? */
 bool chooser_find(struct chooser *c, const struct target_set *targets, unsigned device);
 /* Of all that is known of the target: what lowering does not read can only make kernels be lowered again. */
 struct hash128 chooser_hash(const struct chooser *c);
-/* Begins a record of this kind with the user-supplied one; false: that is of another kind. */
-bool schedule_begin(const struct lowering *w, enum sched_kind kind, struct schedule *s);
-/* Is a record of that kind user-supplied? */
-bool schedule_wanted(const struct lowering *w, enum sched_kind kind);
 /* Refuses the user-supplied record; false. */
 bool reject_schedule(const struct lowering *w, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Ends choosing: the kernel has the record, if that is legal and its numbers are within the table's limits. */
-bool schedule_end(struct lowering *w, const struct schedule *s, bool legal);
 /* Refuses a width other than `own`, which is part of the order of sums. */
 bool schedule_width_is(const struct lowering *w, const struct schedule *s, unsigned own);
 
@@ -60,6 +62,7 @@ struct map_part {
 /* transposed: blocks for a non-contiguous operand (gpu/lower_gpu_transpose.c); 0: there is none.
  * transposed_wide: a thread may access several adjacent elements at once, if a block has transposed_shared bytes. */
 struct map_facts {
+    const struct lowering *w;
     const struct map_part *part;
     uint32_t parts;
     int64_t bytes, transposed, transposed_shared;
@@ -74,14 +77,25 @@ int64_t map_vector_width(const struct schedule *s);   /* that a lane computes */
 int64_t map_block(const struct map_part *p, const struct schedule *s);
 int64_t map_blocks(const struct map_part *p, const struct schedule *s);
 int64_t map_iterations(const struct map_part *p, const struct schedule *s);
-bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *s);
+/* From which kernels are emitted. */
+struct elementwise {
+    struct lowering *w;
+    const struct map_part *part;
+    uint32_t parts;
+    struct body *body;                  /* of each part: lower_map.c */
+    struct gpu_transpose *transpose;
+};
 
 struct rows_facts {
+    struct lowering *w;
     int64_t rows, length, bytes;
     uint32_t reduces, members;
     int64_t access;                 /* adjacent elements that one access of a GPU may have in every row */
     bool symbolic;                  /* the length depends on symbols */
     uint64_t may_keep, keep;        /* members whose rows a later walk reads; for which keeping them pays */
+    /* Fills `keep` and `bytes`, which are needed where there is no user-supplied record, for a kernel of *s. */
+    void (*find)(struct rows_facts *f, const struct schedule *s);
+    const struct rows *of;
 };
 /* A GPU that walks over a row: elements that a lane loads before it uses one. */
 static inline int64_t rows_group(const struct schedule *s)
@@ -89,11 +103,8 @@ static inline int64_t rows_group(const struct schedule *s)
     enum { GROUP = 8, VECTORS = 4 };
     return s->rows.vector < GROUP / VECTORS ? GROUP : VECTORS * s->rows.vector;
 }
-/* find: fills f->keep and f->bytes, which are needed where there is no user-supplied record. */
-typedef void rows_find(struct lowering *w, const struct schedule *s, struct rows_facts *f, void *ctx);
-bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void *ctx, struct schedule *s);
-
 struct reduce_facts {
+    const struct lowering *w;
     bool lanes;                     /* of 64 numeric lanes */
     bool symbolic;                  /* the graph has symbols for lengths */
     bool short_rows;                /* rows of a few elements, of enough results, without symbols */
@@ -112,19 +123,16 @@ struct reduce_facts {
 };
 /* Results of the last `axes` kept axes. */
 int64_t reduce_inner(const struct reduce_facts *f, uint32_t axes);
-bool choose_reduce(struct lowering *w, const struct reduce_facts *f, struct schedule *s);
 
-struct scatter_facts { int64_t outer, len, inner, count; };
-bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct schedule *s);
+struct scatter_facts { const struct lowering *w; int64_t outer, len, inner, count; };
 /* phases: a GPU may scan chunks of the row, in any order */
-struct scan_facts { int64_t outer, len, inner; bool phases; };
-bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct schedule *s);
-struct sort_facts { int64_t rows, len, levels, element /* bytes of a key and its place */; };
-bool choose_sort(struct lowering *w, const struct sort_facts *f, struct schedule *s);
+struct scan_facts { const struct lowering *w; int64_t outer, len, inner; bool phases; };
+struct sort_facts { const struct lowering *w; int64_t rows, len, levels, element /* bytes of a key and its place */; };
 
 /* ---- lower_attention_schedule.c ---- */
 enum gradient_kind { GRADIENT_NONE, GRADIENT_ONE, GRADIENT_BOTH };  /* both: in q, and in k and v, by one kernel */
 struct attention_facts {
+    const struct lowering *w;
     enum gradient_kind gradient;
     int64_t l, m, d, e;             /* rows that are lanes, and that are walked; columns of q and k, of v */
     int64_t block;                  /* rows walked in a block of the numeric order */
@@ -136,6 +144,22 @@ struct attention_facts {
     bool blocks;                    /* blocks of threads with register tiles can compute it */
     unsigned factors;               /* dtype + 1 of the operands that a GPU's matrix units could multiply; 0: none */
 };
-bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s);
+
+/* ---- the families' functions (families.def) ---- */
+#define FACTS_elementwise struct map_facts
+#define FACTS_rows struct rows_facts
+#define FACTS_reduce struct reduce_facts
+#define FACTS_dot struct dot
+#define FACTS_scatter struct scatter_facts
+#define FACTS_scan struct scan_facts
+#define FACTS_sort struct sort_facts
+#define FACTS_attention struct attention_facts
+#define GROUP(group, lower, condition) struct group;
+#define FAMILY(KIND, word, group, propose) \
+    bool word##_fits(FACTS_##group *f); \
+    bool word##_choose(FACTS_##group *f, struct schedule *s); \
+    bool word##_legal(const FACTS_##group *f, const struct schedule *s); \
+    void word##_emit(struct group *g, const struct schedule *s);
+#include "families.def"
 
 #endif

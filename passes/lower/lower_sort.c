@@ -104,7 +104,6 @@ static void merge_level(const struct sort *s, int64_t run, int from)
 
 void lower_argsort_group(struct lowering *w)
 {
-    struct kernel *k = w->k;
     struct sort s = {.w = w, .n = &w->g->node[w->anchor], .s = node_shape(w->g, w->anchor)};
     uint32_t axis = s.n->attr.sort.axis;
     struct shape rows = *s.s;
@@ -112,31 +111,39 @@ void lower_argsort_group(struct lowering *w)
     s.len = rows.dim[axis];
     rows.dim[axis] = 1;
     s.key_type = from == KL_F32 ? KL_I32 : from == KL_F64 ? KL_I64 : from == KL_BOOL ? KL_U8 : from;
-    struct sort_facts facts = {.rows = shape_count(&rows), .len = s.len,
+    struct sort_facts facts = {.w = w, .rows = shape_count(&rows), .len = s.len,
                                .element = (int64_t)(dtype_size(s.key_type) + dtype_size(s.n->dtype))};
-    struct schedule schedule;
     for (int64_t run = 1; run < s.len; run *= 2)
         facts.levels++;
-    if (!choose_sort(w, &facts, &schedule))
-        return;
-    if (schedule.kind == SCHED_GPU_SORT) {
-        gpu_argsort(w);
-        return;
+    select_family(w, GROUP_sort, &facts, &s);
+}
+
+void gpu_sort_emit(struct sort *s, const struct schedule *schedule)
+{
+    (void)schedule;
+    gpu_argsort(s->w);
+}
+
+void sort_emit(struct sort *s, const struct schedule *schedule)
+{
+    struct kernel *k = s->w->k;
+    struct shape rows = *s->s;
+    (void)schedule;
+    rows.dim[s->n->attr.sort.axis] = 1;
+    k->extent = shape_count(&rows);
+    for (int i = 0; i < 2 && s->len > 1; i++) {
+        s->key[i] = k_buf(k, BUF_SCRATCH, s->key_type, s->len, 0);
+        s->place[i] = k_buf(k, BUF_SCRATCH, s->n->dtype, s->len, 0);
     }
-    k->extent = facts.rows;
-    for (int i = 0; i < 2 && s.len > 1; i++) {
-        s.key[i] = k_buf(k, BUF_SCRATCH, s.key_type, s.len, 0);
-        s.place[i] = k_buf(k, BUF_SCRATCH, s.n->dtype, s.len, 0);
-    }
-    lower_scalars(w);
+    lower_scalars(s->w);
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    lower_unflatten(k, &rows, p, s.row_coord);
+    lower_unflatten(k, &rows, p, s->row_coord);
     int levels = 0;
-    if (s.len == 1)
-        store_result(&s, k_int(k, 0), k_bits(k, s.n->dtype, 0));
-    if (s.len > 1)
-        lower_sort_fill(&s);
-    for (int64_t run = 1; run < s.len; run *= 2)
-        merge_level(&s, run, levels++ & 1);
+    if (s->len == 1)
+        store_result(s, k_int(k, 0), k_bits(k, s->n->dtype, 0));
+    if (s->len > 1)
+        lower_sort_fill(s);
+    for (int64_t run = 1; run < s->len; run *= 2)
+        merge_level(s, run, levels++ & 1);
     k_end(k, p);
 }

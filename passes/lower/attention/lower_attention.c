@@ -576,7 +576,7 @@ void attention_make_panel(struct attention *a, unsigned which)
 
 struct attention_facts attention_facts_of(const struct attention *a, enum gradient_kind gradient, bool results)
 {
-    return (struct attention_facts){.gradient = gradient, .l = a->l, .m = a->m, .d = a->d, .e = a->e,
+    return (struct attention_facts){.w = a->w, .gradient = gradient, .l = a->l, .m = a->m, .d = a->d, .e = a->e,
                                     .block = a->block, .element = (int64_t)dtype_size(a->dtype),
                                     .matrices = results ? shape_count(&a->lead) : 0,
                                     .half = a->w->g->node[a->n->in[K]].dtype != a->dtype};
@@ -656,28 +656,25 @@ void lower_attention_group(struct lowering *w)
         return;
     }
     struct attention_facts facts = attention_facts_of(&a, GRADIENT_NONE, a.e || stats);
-    struct schedule s;
     facts.factors = attention_has_matrices(&a, false, false) ? w->g->node[n->in[K]].dtype + 1 : 0;
     facts.views = facts.factors && attention_has_views(&a, false, false);
     facts.blocks = attention_has_blocks(&a);
-    if (!choose_attention(w, &facts, &s))
-        return;
-    if (s.kind == SCHED_ATTENTION_MATRIX) {
-        attention_emit_matrix(&a, &s, false);
-        return;
-    }
-    if (s.kind == SCHED_ATTENTION_BLOCKS) {
-        attention_emit_blocks(&a, &s, false);
-        return;
-    }
-    attention_follow(&a, &s);
-    int64_t extent = attention_extent(&a, facts.matrices);
-    struct tasks t;
-    if (extent)
-        make_scratch(&a);
-    lower_scalars(w);
-    attention_begin(&a, extent, &t);
-    if (extent)
-        lower_attention_emit_tile(&a);
-    lower_tasks_end(w, &t);
+    a.matrices = facts.matrices;
+    select_family(w, GROUP_attention, &facts, &a);
 }
+
+void attention_emit(struct attention *a, const struct schedule *s)
+{
+    struct tasks t;
+    attention_follow(a, s);
+    int64_t extent = attention_extent(a, a->matrices);
+    if (extent)
+        make_scratch(a);
+    lower_scalars(a->w);
+    attention_begin(a, extent, &t);
+    if (extent)
+        lower_attention_emit_tile(a);
+    lower_tasks_end(a->w, &t);
+}
+
+void attention_one_emit(struct attention *a, const struct schedule *s) { attention_emit(a, s); }

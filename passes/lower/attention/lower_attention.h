@@ -20,6 +20,7 @@ struct attention {
     struct shape lead, out;
     ref stats;                            /* the attention_stats node, which is a result beside attention or the only
                                              one; NIL: none */
+    int64_t matrices;                     /* that have results */
     int64_t l, m, d, e, block;            /* l: number of rows that are lanes; m: number of rows that are iterated over;
                                              both may have symbols */
     struct size own_size, iterated_size;    /* l and m as sizes: what symbols are in them */
@@ -167,7 +168,7 @@ static inline int64_t attention_padded(int64_t columns)
 bool attention_has_matrices(const struct attention *a, bool gradient, bool keys);
 /* Can tensor copies take all of these operands? */
 bool attention_has_views(const struct attention *a, bool gradient, bool keys);
-void attention_emit_matrix(struct attention *a, const struct schedule *s, bool keys);
+static inline bool attention_is_of_keys(const struct attention *a) { return a->own != Q; }   /* see `own` */
 
 /* ---- lower_attention_blocks.c ---- by blocks of threads of a GPU, each with a tile of f32 in registers.
  * ATTENTION_BLOCK_TILE: own rows of a thread.  ATTENTION_BLOCK_STEP: rows of a step, a block of the numeric order.
@@ -180,7 +181,6 @@ static inline int64_t attention_block_pitch(int64_t d, int64_t e, int64_t across
     return (columns + 4 * across - 1) / (4 * across) * (4 * across) + 4;
 }
 bool attention_has_blocks(const struct attention *a);
-void attention_emit_blocks(struct attention *a, const struct schedule *s, bool keys);
 
 /* ---- lower_attention_one.c ---- of a single query */
 /* for R keys from number j0 of the block on */

@@ -398,11 +398,12 @@ static void walk_blocks(struct blocks *b)
         finish_rows(b, total);
 }
 
-void attention_emit_blocks(struct attention *a, const struct schedule *schedule, bool keys)
+void attention_blocks_emit(struct attention *a, const struct schedule *schedule)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    struct blocks b = {.s = {.a = a, .s = *schedule, .gradient = a->n->op == OP_attention_grad, .keys = keys,
+    struct blocks b = {.s = {.a = a, .s = *schedule, .gradient = a->n->op == OP_attention_grad,
+                             .keys = attention_is_of_keys(a),
                              .dtype = KL_F32, .m = MR, .rows = schedule->attention_blocks.rows,
                              .step = a->block, .vector = EACH}};
     struct tiles *s = &b.s;
@@ -417,11 +418,11 @@ void attention_emit_blocks(struct attention *a, const struct schedule *schedule,
     lower_scalars(w);
     make_block_buffers(&b);
     for (unsigned i = Q; i <= (s->gradient || !a->e ? K : V); i++)
-        b.vectors[i] = attention_has_accesses(a, i, s->gradient, keys, EACH);
+        b.vectors[i] = attention_has_accesses(a, i, s->gradient, s->keys, EACH);
     k->extent = shape_count(&a->lead) * blocks;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1), block = ix_mod(k, p, blocks);
     lower_unflatten(k, &a->lead, ix_div(k, p, blocks), a->coord);
-    if (a->causal && !keys) /* the longest rows first */
+    if (a->causal && !s->keys) /* the longest rows first */
         block = ix_sub(k, k_int(k, blocks - 1), block);
     a->q0 = ix_scale(k, block, s->rows);
     s->t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, schedule->width), 1);

@@ -22,7 +22,7 @@ enum { X, Y, STATS };                   /* operands: q and dy of queries, k and 
 enum { STAT_MAX, INVERSE, DELTA, STAT_COUNT };
 
 struct gradient {
-    struct attention a;
+    struct attention a;                 /* first: the families' functions get a pointer to it */
     bool keys;                          /* keys are lanes */
     unsigned other;                     /* the operand whose rows are iterated over */
     uint32_t p, ds;                     /* scratch lbufs with dimensions [block][W] */
@@ -502,38 +502,38 @@ void lower_attention_grad_group(struct lowering *w)
     }
     int64_t columns = a->out.dim[a->lead.rank + 1];
     struct attention_facts facts = attention_facts_of(a, t.both ? GRADIENT_BOTH : GRADIENT_ONE, columns > 0);
-    struct schedule s;
     facts.keys = keys;
     facts.factors = attention_has_matrices(a, true, keys) ? w->g->node[n->in[X]].dtype + 1 : 0;
     facts.views = facts.factors && attention_has_views(a, true, keys);
     facts.blocks = !t.both && attention_has_blocks(a);
-    if (!choose_attention(w, &facts, &s))
-        return;
-    if (s.kind == SCHED_ATTENTION_MATRIX) {
-        attention_emit_matrix(a, &s, keys);
-        return;
-    }
-    if (s.kind == SCHED_ATTENTION_BLOCKS) {
-        attention_emit_blocks(a, &s, keys);
-        return;
-    }
-    attention_follow(a, &s);
-    t.lanes = s.attention.lanes;
+    a->matrices = facts.matrices;
+    select_family(w, GROUP_attention, &facts, a);
+}
+
+void attention_grad_emit(struct attention *a, const struct schedule *s)
+{
+    struct gradient *t = (struct gradient *)a;
+    struct lowering *w = a->w;
+    struct kernel *k = w->k;
+    attention_follow(a, s);
+    t->lanes = s->attention.lanes;
     a->index = a->l < INT32_MAX - a->block ? a->index : KL_I64;
-    int64_t extent = t.both ? facts.matrices : attention_extent(a, facts.matrices);
+    int64_t extent = t->both ? a->matrices : attention_extent(a, a->matrices);
     struct tasks tasks;
     if (extent)
-        gradient_scratch(&t);
+        gradient_scratch(t);
     lower_scalars(w);
-    if (t.both) {
+    if (t->both) {
         val matrix = lower_tasks(w, extent, extent ? ix_size(k, kernel_count(k, &a->lead)) : 0, &tasks);
         lower_unflatten(k, &a->lead, matrix, a->coord);
         if (extent)
-            gradient_matrix(&t);
+            gradient_matrix(t);
     } else {
         attention_begin(a, extent, &tasks);
         if (extent)
-            gradient_tile(&t);
+            gradient_tile(t);
     }
     lower_tasks_end(w, &tasks);
 }
+
+void attention_both_emit(struct attention *a, const struct schedule *s) { attention_grad_emit(a, s); }

@@ -500,11 +500,12 @@ static void emit_key_loop(struct tiles *s)
     tiles_finish(s, value);
 }
 
-void attention_emit_matrix(struct attention *a, const struct schedule *schedule, bool keys)
+void attention_matrix_emit(struct attention *a, const struct schedule *schedule)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    struct tiles s = {.a = a, .s = *schedule, .gradient = a->n->op == OP_attention_grad, .keys = keys,
+    struct tiles s = {.a = a, .s = *schedule, .gradient = a->n->op == OP_attention_grad,
+                      .keys = attention_is_of_keys(a),
                       .dtype = w->g->node[a->n->in[K]].dtype, .m = schedule->attention_matrix.unit_m,
                       .rows = schedule->attention_matrix.rows, .step = schedule->attention_matrix.step,
                       .stages = schedule->attention_matrix.stages, .async = schedule->attention_matrix.async,
@@ -519,7 +520,7 @@ void attention_emit_matrix(struct attention *a, const struct schedule *schedule,
     k->extent = shape_count(&a->lead) * blocks;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1), block = ix_mod(k, p, blocks);
     lower_unflatten(k, &a->lead, ix_div(k, p, blocks), a->coord);
-    if (a->causal && !keys) /* the longest rows first */
+    if (a->causal && !s.keys) /* the longest rows first */
         block = ix_sub(k, k_int(k, blocks - 1), block);
     a->q0 = ix_scale(k, block, s.rows);
     val t = s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.s.width + (panels ? subgroup : 0)), 1);

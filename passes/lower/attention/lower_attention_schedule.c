@@ -32,30 +32,39 @@ static bool one_fits(const struct attention_facts *f, int64_t keys)
     return !f->gradient && keys >= 2 && f->block % (ONE_SQUARES * keys) == 0;
 }
 
-static bool choose_one(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+bool attention_one_fits(struct attention_facts *f) { return !f->gradient; }
+
+/* For a single query keys are the lanes, if squares are transposed in registers. */
+bool attention_one_choose(struct attention_facts *f, struct schedule *s)
 {
-    bool legal = schedule_begin(w, SCHED_ATTENTION_ONE, s);
+    const struct chooser *c = f->w->chooser;
+    if (!c->want && (tile_width(c->caps, f) != 1 || !one_fits(f, square_lanes(c->caps, f))))
+        return false;
     int64_t lanes = MAX_ONE_LANES;
     while (lanes > 1 && lanes / 2 >= f->e)
         lanes /= 2;
-    if (legal && !s->width)
+    if (!s->width)
         s->width = 1;
-    if (legal && !s->attention_one.keys)
-        s->attention_one.keys = (uint16_t)square_lanes(w->chooser->caps, f);
-    if (legal && !s->attention_one.rows)
+    if (!s->attention_one.keys)
+        s->attention_one.keys = (uint16_t)square_lanes(c->caps, f);
+    if (!s->attention_one.rows)
         s->attention_one.rows = (uint16_t)(ONE_SQUARES * s->attention_one.keys);
-    if (legal && !s->attention_one.lanes)
+    if (!s->attention_one.lanes)
         s->attention_one.lanes = (uint16_t)lanes;
-    legal = legal && (s->width == 1 || reject_schedule(w, "width", "width %u: a query by itself has 1", s->width));
-    legal = legal && (one_fits(f, s->attention_one.keys) ||
-                      reject_schedule(w, "keys", "keys %u: %d times as many, at least 2, divide the block of %d",
-                                  s->attention_one.keys, ONE_SQUARES, (int)f->block));
-    legal = legal && (s->attention_one.rows == ONE_SQUARES * s->attention_one.keys ||
-                      reject_schedule(w, "rows", "rows %u: they are %d times the keys", s->attention_one.rows,
-                                  ONE_SQUARES));
-    if (!w->chooser->want)
+    if (!c->want)
         s->grain = attention_grain(f, 1);
-    return schedule_end(w, s, legal);
+    return true;
+}
+
+bool attention_one_legal(const struct attention_facts *f, const struct schedule *s)
+{
+    if (s->width != 1)
+        return reject_schedule(f->w, "width", "width %u: a query by itself has 1", s->width);
+    if (!one_fits(f, s->attention_one.keys))
+        return reject_schedule(f->w, "keys", "keys %u: %d times as many, at least 2, divide the block of %d",
+                               s->attention_one.keys, ONE_SQUARES, (int)f->block);
+    return s->attention_one.rows == ONE_SQUARES * s->attention_one.keys ||
+           reject_schedule(f->w, "rows", "rows %u: they are %d times the keys", s->attention_one.rows, ONE_SQUARES);
 }
 
 /* Do the rows, the squares and the widening fit?  If not, the refusal says why. */
@@ -70,24 +79,30 @@ static bool tile_is_legal(const struct lowering *w, const struct attention_facts
     return legal && (f->half || !s->attention.widen || reject_schedule(w, "widen", "widen: these are no half floats"));
 }
 
-static bool choose_tile(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+bool attention_fits(struct attention_facts *f) { return !f->gradient; }
+bool attention_grad_fits(struct attention_facts *f) { return f->gradient == GRADIENT_ONE; }
+
+bool attention_choose(struct attention_facts *f, struct schedule *s)
 {
-    const struct caps *caps = w->chooser->caps;
-    bool legal = schedule_begin(w, f->gradient ? SCHED_ATTENTION_GRAD : SCHED_ATTENTION, s);
+    const struct caps *caps = f->w->chooser->caps;
     int64_t rows = caps->vector_regs >= 32 ? MAX_ROWS : MAX_ROWS / 2, square = square_lanes(caps, f);
     while (f->block % rows)
         rows--;
-    if (legal && !s->width)
+    if (!s->width)
         s->width = (uint16_t)tile_width(caps, f);
-    if (legal && !s->attention.rows)
+    if (!s->attention.rows)
         s->attention.rows = (uint16_t)rows;
-    if (!w->chooser->want) {
+    if (!f->w->chooser->want) {
         s->attention.square = square >= 2 && s->width % square == 0 ? (uint16_t)square : 0;
         s->attention.widen = f->half && !caps->is_gpu;
         s->grain = attention_grain(f, s->width);
     }
-    return schedule_end(w, s, legal && tile_is_legal(w, f, s));
+    return true;
 }
+
+bool attention_grad_choose(struct attention_facts *f, struct schedule *s) { return attention_choose(f, s); }
+bool attention_legal(const struct attention_facts *f, const struct schedule *s) { return tile_is_legal(f->w, f, s); }
+bool attention_grad_legal(const struct attention_facts *f, const struct schedule *s) { return attention_legal(f, s); }
 
 /* Both gradients: a tile of queries is a block of the numeric order, or has all queries. */
 static bool both_fits(const struct attention_facts *f, int64_t width)
@@ -95,36 +110,41 @@ static bool both_fits(const struct attention_facts *f, int64_t width)
     return width == f->block || (width < f->block && width >= f->l);
 }
 
-static bool choose_both(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+bool attention_both_fits(struct attention_facts *f) { return f->gradient == GRADIENT_BOTH; }
+
+bool attention_both_choose(struct attention_facts *f, struct schedule *s)
 {
-    const struct caps *caps = w->chooser->caps;
-    bool legal = schedule_begin(w, SCHED_ATTENTION_BOTH, s);
+    const struct caps *caps = f->w->chooser->caps;
     int64_t native = caps->vector_bytes / f->element, sums = caps->vector_regs / 2, square = square_lanes(caps, f);
     int64_t width = f->block, columns = f->d > f->e ? f->d : f->e, lanes = NATIVE_VECTORS * native;
     while (width > 1 && width / 2 >= f->l)
         width /= 2;
     while (lanes > 1 && lanes / 2 >= columns)
         lanes /= 2;
-    if (legal && !s->width)
+    if (!s->width)
         s->width = (uint16_t)width;
     int64_t rows = s->width ? sums * native / s->width : 1;
     rows = rows > MAX_ROWS ? MAX_ROWS : rows;
     while (rows > 1 && f->block % rows)
         rows--;
-    if (legal && !s->attention.rows)
+    if (!s->attention.rows)
         s->attention.rows = (uint16_t)(rows < 1 ? 1 : rows);
-    if (legal && !s->attention.lanes)
+    if (!s->attention.lanes)
         s->attention.lanes = (uint16_t)lanes;
-    if (!w->chooser->want) {
+    if (!f->w->chooser->want) {
         s->attention.square = square >= 2 && s->width % square == 0 ? (uint16_t)square : 0;
         s->attention.widen = f->half;
         s->grain = lower_grain(f->matrices, f->l * (2 * f->m * columns + 2 * columns) / 16);
     }
-    legal = legal && (both_fits(f, s->width) ||
-                      reject_schedule(w, "width", "width %u: it is the block of %d, or less that has all queries",
-                                      s->width,
-                                  (int)f->block));
-    return schedule_end(w, s, legal && tile_is_legal(w, f, s));
+    return true;
+}
+
+bool attention_both_legal(const struct attention_facts *f, const struct schedule *s)
+{
+    if (!both_fits(f, s->width))
+        return reject_schedule(f->w, "width", "width %u: it is the block of %d, or less that has all queries", s->width,
+                               (int)f->block);
+    return tile_is_legal(f->w, f, s);
 }
 
 /* ---- on a GPU's matrix units ---- */
@@ -174,8 +194,9 @@ static bool has_matrix_units(const struct caps *c, const struct attention_facts 
     return has_unit(&c->mma_async, f) || has_unit(attention_unit(c, f, false), f);
 }
 
-static bool matrix_legal(const struct lowering *w, const struct attention_facts *f, const struct schedule *s)
+bool attention_matrix_legal(const struct attention_facts *f, const struct schedule *s)
 {
+    const struct lowering *w = f->w;
     const struct caps *c = w->chooser->caps;
     const struct mma_caps *u = attention_unit(c, f, s->attention_matrix.async);
     int64_t rows = s->attention_matrix.rows, step = s->attention_matrix.step;
@@ -240,18 +261,6 @@ static void fill_matrix(const struct caps *c, const struct attention_facts *f, s
                 break;
 }
 
-static bool choose_matrix_units(struct lowering *w, const struct attention_facts *f, bool async, struct schedule *s)
-{
-    bool legal = schedule_begin(w, SCHED_ATTENTION_MATRIX, s);
-    if (!w->chooser->want) {
-        s->attention_matrix.async = async;
-        s->attention_matrix.panels = async && f->views && w->chooser->caps->panel_copies;
-    }
-    if (legal)
-        fill_matrix(w->chooser->caps, f, s);
-    return schedule_end(w, s, legal && matrix_legal(w, f, s));
-}
-
 /* Are there enough rows for a block of this unit, and memory for its smallest step? */
 static bool prefers_matrix_units(const struct caps *c, const struct attention_facts *f, bool async)
 {
@@ -262,6 +271,26 @@ static bool prefers_matrix_units(const struct caps *c, const struct attention_fa
         return false;
     fill_matrix(c, f, &s);
     return s.width <= c->block_threads && matrix_shared(f, &s) <= (int64_t)c->shared_bytes;
+}
+
+bool attention_matrix_fits(struct attention_facts *f)
+{
+    const struct caps *c = f->w->chooser->caps;
+    return f->gradient != GRADIENT_BOTH && c->is_gpu && has_matrix_units(c, f);
+}
+
+bool attention_matrix_choose(struct attention_facts *f, struct schedule *s)
+{
+    const struct chooser *c = f->w->chooser;
+    if (!c->want) {
+        bool async = prefers_matrix_units(c->caps, f, true);
+        if (!async && !prefers_matrix_units(c->caps, f, false))
+            return false;
+        s->attention_matrix.async = async;
+        s->attention_matrix.panels = async && f->views && c->caps->panel_copies;
+    }
+    fill_matrix(c->caps, f, s);
+    return true;
 }
 
 /* ---- on a GPU, by blocks of threads with register tiles ---- */
@@ -284,57 +313,47 @@ static int64_t blocks_shared(const struct attention_facts *f, int64_t rows)
     return ELEMENT * (blocks_groups(f) * rows * (pitch + STEP + 4) + 2 * STEP * pitch + ATTENTION_BLOCK_ROWS * max);
 }
 
-/* Two blocks of 128 rows have room on a processor of NVIDIA's, for 64 columns; so do those of 64 rows of a gradient. */
-static bool choose_blocks(struct lowering *w, const struct attention_facts *f, struct schedule *s)
-{
-    enum { TILE = ATTENTION_BLOCK_TILE, ROWS = 128, MIN_COUNT = 64, BLOCKS = 2 };
-    const struct caps *c = w->chooser->caps;
-    bool legal = schedule_begin(w, SCHED_ATTENTION_BLOCKS, s);
-    int64_t across = blocks_across(f), each = TILE, fill = BLOCKS * (c->threads ? c->threads : 1);
-    bool max = !f->gradient && f->matrices * ((f->l + ROWS - 1) / ROWS) >= fill;
-    if (legal && !s->attention_blocks.rows)
-        s->attention_blocks.rows = s->width && across ? (uint16_t)(s->width / (across * blocks_groups(f)) * each)
-                                                      : max ? ROWS : MIN_COUNT;
-    if (legal && !s->width)
-        s->width = (uint16_t)(s->attention_blocks.rows / each * across * blocks_groups(f));
-    int64_t rows = s->attention_blocks.rows;
-    legal = legal && ((across && f->blocks) ||
-                      reject_schedule(w, NULL, "attention_blocks: rows are of 8, 16, .. 128 elements of f32"));
-    legal = legal && ((rows >= each && rows % each == 0 && rows / each * across * blocks_groups(f) == s->width &&
-                       rows * ATTENTION_BLOCK_STEP / 4 % s->width == 0 && s->width >= rows) ||
-                      reject_schedule(w, "rows", "rows %d: each of the threads of %d side by side has %d", (int)rows,
-                                  (int)across, TILE));
-    legal = legal && (s->width <= c->block_threads ||
-                      reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width));
-    legal = legal && (blocks_shared(f, rows) <= (int64_t)c->shared_bytes ||
-                      reject_schedule(w, "rows", "rows: shared memory has no room for them"));
-    return schedule_end(w, s, legal);
-}
+bool attention_blocks_fits(struct attention_facts *f) { return f->gradient != GRADIENT_BOTH && f->blocks; }
 
-/* Blocks of fewer rows leave threads without work. */
-static bool prefers_blocks(const struct caps *c, const struct attention_facts *f)
+/* Are threads without work in blocks of so few rows, or are matrix units faster? */
+static bool prefers_other_than_blocks(const struct caps *c, const struct attention_facts *f)
 {
     enum { FEWEST = 32, MIN_COUNT = 64 };
-    return f->blocks && blocks_across(f) && f->l >= FEWEST && f->m >= FEWEST &&
-           blocks_shared(f, MIN_COUNT) <= (int64_t)c->shared_bytes;
+    return !blocks_across(f) || f->l < FEWEST || f->m < FEWEST ||
+           blocks_shared(f, MIN_COUNT) > (int64_t)c->shared_bytes || prefers_matrix_units(c, f, true) ||
+           prefers_matrix_units(c, f, false);
 }
 
-/* For a single query keys are the lanes, if squares are transposed in registers. */
-bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+/* Two blocks of 128 rows have room on a processor of NVIDIA's, for 64 columns; so do those of 64 rows of a gradient. */
+bool attention_blocks_choose(struct attention_facts *f, struct schedule *s)
 {
-    const struct caps *caps = w->chooser->caps;
-    if (f->gradient == GRADIENT_BOTH)
-        return choose_both(w, f, s);
-    bool one = tile_width(caps, f) == 1 && one_fits(f, square_lanes(caps, f));
-    bool async = prefers_matrix_units(caps, f, true);
-    bool matrix = w->chooser->want ? schedule_wanted(w, SCHED_ATTENTION_MATRIX) && caps->is_gpu &&
-                                         has_matrix_units(caps, f)
-                                   : async || prefers_matrix_units(caps, f, false);
-    if (matrix)
-        return choose_matrix_units(w, f, async, s);
-    if (w->chooser->want ? schedule_wanted(w, SCHED_ATTENTION_BLOCKS) && f->blocks : prefers_blocks(caps, f))
-        return choose_blocks(w, f, s);
-    if (w->chooser->want)
-        one = schedule_wanted(w, SCHED_ATTENTION_ONE) && !f->gradient;
-    return one ? choose_one(w, f, s) : choose_tile(w, f, s);
+    enum { TILE = ATTENTION_BLOCK_TILE, ROWS = 128, MIN_COUNT = 64, BLOCKS = 2 };
+    const struct caps *c = f->w->chooser->caps;
+    if (!f->w->chooser->want && prefers_other_than_blocks(c, f))
+        return false;
+    int64_t across = blocks_across(f), each = TILE, fill = BLOCKS * (c->threads ? c->threads : 1);
+    bool max = !f->gradient && f->matrices * ((f->l + ROWS - 1) / ROWS) >= fill;
+    if (!s->attention_blocks.rows)
+        s->attention_blocks.rows = s->width && across ? (uint16_t)(s->width / (across * blocks_groups(f)) * each)
+                                                      : max ? ROWS : MIN_COUNT;
+    if (!s->width)
+        s->width = (uint16_t)(s->attention_blocks.rows / each * across * blocks_groups(f));
+    return true;
+}
+
+bool attention_blocks_legal(const struct attention_facts *f, const struct schedule *s)
+{
+    const struct lowering *w = f->w;
+    const struct caps *c = w->chooser->caps;
+    int64_t rows = s->attention_blocks.rows, across = blocks_across(f), each = ATTENTION_BLOCK_TILE;
+    if (!across || !f->blocks)
+        return reject_schedule(w, NULL, "attention_blocks: rows are of 8, 16, .. 128 elements of f32");
+    if (rows < each || rows % each || rows / each * across * blocks_groups(f) != s->width ||
+        rows * ATTENTION_BLOCK_STEP / 4 % s->width || s->width < rows)
+        return reject_schedule(w, "rows", "rows %d: each of the threads of %d side by side has %d", (int)rows,
+                               (int)across, (int)each);
+    if (s->width > c->block_threads)
+        return reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width);
+    return blocks_shared(f, rows) <= (int64_t)c->shared_bytes ||
+           reject_schedule(w, "rows", "rows: shared memory has no room for them");
 }

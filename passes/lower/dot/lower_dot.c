@@ -647,7 +647,7 @@ static bool take_symbols(struct dot *d)
     return !d->w->k->err.code;
 }
 
-static void dot_emit_tiles(struct dot *d, const struct schedule *s)
+void dot_emit(struct dot *d, const struct schedule *s)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
@@ -671,18 +671,6 @@ static void dot_emit_tiles(struct dot *d, const struct schedule *s)
     dot_tasks(d, dot_task_columns(d, s), emit_task, NULL);
 }
 
-static void emit_kind(struct dot *d, const struct schedule *s)
-{
-    switch (s->kind) {
-    case SCHED_DOT_MATRIX: dot_emit_matrix(d, s); break;
-    case SCHED_DOT_BLOCKS: dot_emit_blocks(d, s); break;
-    case SCHED_DOT_BYTES: dot_emit_bytes(d, s); break;
-    case SCHED_DOT_SKINNY: dot_emit_skinny(d, s); break;
-    case SCHED_GPU_DOT_SKINNY: gpu_skinny(d, s); break;
-    default: dot_emit_tiles(d, s);
-    }
-}
-
 void lower_dot_group(struct lowering *w)
 {
     const struct node *n = &w->g->node[w->anchor];
@@ -703,7 +691,5 @@ void lower_dot_group(struct lowering *w)
         return;
     dot_find_permute(&d);
     dot_find_columns(&d);
-    struct schedule s;
-    if (choose_dot(&d, &s))
-        emit_kind(&d, &s);
+    select_family(w, GROUP_dot, &d, &d);
 }

@@ -1,7 +1,7 @@
 /* Lowering of dot: what the kinds of products on processors and on GPUs share. */
 #ifndef KILN_LOWER_DOT_H
 #define KILN_LOWER_DOT_H
-#include "passes/lower/lower.h"
+#include "passes/lower/lower_schedule.h"
 
 /* MAX_ROWS: the largest number of rows of a register tile.  UNROLL_K: steps of k in one iteration of the loop over
  * k. */
@@ -20,6 +20,17 @@ static inline int64_t dot_vector(unsigned dtype) { return 2 * DOT_VECTOR / (int6
 enum { DOT_TOGETHER = 4 }; /* adjacent results whose parts' sums a thread adds */
 enum { DOT_BLOCK_PAD = 4 }; /* blocks of threads: padding of a row in shared memory, in elements */
 
+/* Products of a few rows: how the matrix lies in memory, or the array from which its elements are computed. */
+struct skinny_order {
+    bool along_k;            /* the matrix is contiguous along the contraction */
+    ref source;              /* the array whose elements are the matrix's, or from which each of them is computed,
+                                each element being used for exactly `packed` elements of the matrix; NIL: there is no
+                                such array */
+    int64_t element;         /* size of an element of the source in bytes */
+    int64_t packed;          /* 1, or 2 if each byte of the source has two elements of the matrix, which are adjacent
+                                in the direction in which the matrix is contiguous: integers of 4 bits */
+};
+
 struct dot {
     struct lowering *w;
     const struct node *n;
@@ -34,6 +45,8 @@ struct dot {
     int64_t kblock, blocks;
     int64_t element;                             /* bytes of an operand's element */
     /* how the operands lie in memory: see dot_find_steps */
+    bool has_steps;                              /* they have been found */
+    struct skinny_order order;                   /* of the second operand; set by dot_skinny_fits */
     int64_t b_step_n, b_step_k, a_step_m, a_step_k;
     int64_t run_m, whole_run, columns_run, steps_run;
     int64_t period_k;                            /* the number of steps of k that are copied in one iteration,
@@ -106,7 +119,8 @@ void dot_epilogue(const struct dot *d, val m, val n, val result);
 struct dot_at { val m, n, sum; };
 void dot_epilogue_together(const struct dot *d, const struct dot_at *at, int64_t count);
 /* ---- lower_dot_operands.c ---- */
-/* Finds the distance in memory, in elements, between adjacent elements along an operand's rows or columns (a_step_m,
+/* Unless it was called before, finds the distance in memory, in elements, between adjacent elements along an operand's
+ * rows or columns (a_step_m,
  * b_step_n) and along k (a_step_k, b_step_k).  It is -1 if there is no fixed distance, and 0 if the operand is
  * computed rather than loaded.  If there is no fixed distance:
  *   run_m        the number of rows of A within which the distance is fixed: a divisor of all rows; else all rows
@@ -120,10 +134,6 @@ bool dot_along_k(const struct dot *d, bool second);
  * rows or columns? */
 bool dot_along_k_in_runs(const struct dot *d, bool second, int64_t run);
 /* ---- lower_dot_schedule.c, lower_dot_gpu_schedule.c ---- */
-bool choose_dot(struct dot *d, struct schedule *s);
-/* Returns true if the product is for a GPU's blocks of threads, matrix units or kernels of few rows; *done is then
- * the result of choose_dot. */
-bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done);
 bool dot_kblock_legal(const struct dot *d, const struct schedule *s);
 /* The number of tiles or runs of columns, if a task has one of them; 1: a task has all columns of its rows. */
 int64_t dot_task_columns(const struct dot *d, const struct schedule *s);
@@ -133,22 +143,9 @@ int64_t dot_panel_rows(const struct dot *d); /* number of rows of the panel, eac
 /* Copies columns n0 to n0 + cols - 1 of `length` rows of B, from k0 on, into the panel.  kc: their number, or the
  * greatest one if the kernel computes it (PACK_STEP_RUNS only). */
 void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, val length, int64_t kc);
-/* ---- lower_dot_bytes.c ---- */
-void dot_emit_bytes(struct dot *d, const struct schedule *s);
 /* ---- lower_dot_skinny.c ---- products of a few rows with a matrix that is read once */
-/* How the matrix lies in memory, or the array from which its elements are computed. */
-struct skinny_order {
-    bool along_k;            /* the matrix is contiguous along the contraction */
-    ref source;              /* the array whose elements are the matrix's, or from which each of them is computed,
-                                each element being used for exactly `packed` elements of the matrix; NIL: there is no
-                                such array */
-    int64_t element;         /* size of an element of the source in bytes */
-    int64_t packed;          /* 1, or 2 if each byte of the source has two elements of the matrix, which are adjacent
-                                in the direction in which the matrix is contiguous: integers of 4 bits */
-};
 bool dot_skinny_order(const struct dot *d, struct skinny_order *o);     /* false: the matrix's elements are not at fixed
                                                                        distances */
-void dot_emit_skinny(struct dot *d, const struct schedule *s);
 /* ---- lower_dot_tile.c ---- */
 val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols);
 /* Loads a tile that begins at index; its rows or columns are `stride` elements apart.  mask: the elements that
@@ -213,15 +210,10 @@ int64_t dot_matrix_part(const struct schedule *s);
 bool dot_matrix_copies(const struct dot *d, const struct schedule *s, const struct dot_order *o, bool second);
 /* The operand as a view for copies of panels (BUF_VIEW), without its buffer.  Returns false if there is none. */
 bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view);
-void dot_emit_matrix(struct dot *d, const struct schedule *s);
 
 /* ---- gpu/lower_gpu_skinny.c ---- a product of a few rows on a GPU */
 enum { GPU_FEW_ROWS = 16 };
 int64_t gpu_skinny_vector_width(const struct dot *d, bool along_k); /* number of adjacent elements that a lane loads at
                                                                    once */
-void gpu_skinny(struct dot *d, const struct schedule *s);
-
-/* ---- lower_dot_gpu.c ---- */
-void dot_emit_blocks(struct dot *d, const struct schedule *s);
 
 #endif

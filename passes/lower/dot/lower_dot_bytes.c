@@ -284,7 +284,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first, int64_t r
 
 /* ---- the kernel ---- */
 
-void dot_emit_bytes(struct dot *d, const struct schedule *schedule)
+void dot_bytes_emit(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;

@@ -253,7 +253,7 @@ static void blocks_epilogue(const struct dot *d, const void *ctx, struct dot_at 
     dot_epilogue_together(d, at, count);
 }
 
-void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
+void dot_blocks_emit(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;

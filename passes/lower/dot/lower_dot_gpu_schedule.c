@@ -141,8 +141,6 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
         {16, 4, 8, 32, 8}, {16, 4, 8, 16, 8}, {16, 4, 4, 16, 8}, {16, 4, 2, 16, 8},
         {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
     bool found = false;
-    if (!c->is_gpu || d->unit > 1 || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1)
-        return false;
     for (unsigned i = c->broadcast ? 0 : TALL; i < sizeof shape / sizeof *shape; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_BLOCKS, 1);
         /* a later shape is only used if its block has fewer results */
@@ -428,128 +426,139 @@ static bool choose_matrix(const struct dot *d, const struct caps *c, const struc
            choose_shape(d, c, small, sizeof small / sizeof *small, false, o, s);
 }
 
+/* ---- which family ---- */
+
+/* May blocks of threads compute the product? */
+static bool has_blocks(const struct dot *d)
+{
+    return d->w->chooser->caps->is_gpu && d->dtype != KL_BOOL && d->size.batch >= 1 && d->size.k >= 1;
+}
+
+static bool grid_legal(const struct dot *d, const struct schedule *s)
+{
+    return fits_grid(d, s) || reject_schedule(d->w, "block", "block: there are too many of them");
+}
+
+bool dot_blocks_fits(struct dot *d) { return has_blocks(d) && d->unit == 1; }
+
+bool dot_blocks_choose(struct dot *d, struct schedule *s)
+{
+    return d->w->chooser->want || choose_threads(d, d->w->chooser->caps, s);
+}
+
+bool dot_blocks_legal(const struct dot *d, const struct schedule *s)
+{
+    if (!d->w->chooser->want)
+        return grid_legal(d, s);
+    if (!dot_kblock_legal(d, s))
+        return false;
+    if (s->dot_blocks.split && d->symbolic)
+        return reject_schedule(d->w, "split", "the contraction has no parts if a length is symbolic");
+    return not_wrong(d, wrong_threads(d, d->w->chooser->caps, s)) && grid_legal(d, s);
+}
+
+bool dot_matrix_fits(struct dot *d) { return has_blocks(d) && has_units(d, d->w->chooser->caps); }
+
+bool dot_matrix_choose(struct dot *d, struct schedule *s)
+{
+    const struct caps *c = d->w->chooser->caps;
+    struct dot_order order;
+    if (d->w->chooser->want) {
+        set_unit(d, c, s);
+        if (!s->dot_matrix.stages)
+            choose_stages(d, c, s);
+        return true;
+    }
+    if (choose_async(d, c, NULL, s))
+        return true;
+    if (!is_copied(d) && dot_order_find(d, &order) &&
+        (choose_async(d, c, &order, s) || choose_matrix(d, c, &order, s)))
+        return true;
+    if (!choose_matrix(d, c, NULL, s))
+        return false;
+    s->dot_matrix.copy_a = dot_matrix_copies(d, s, NULL, false);
+    s->dot_matrix.copy_b = dot_matrix_copies(d, s, NULL, true);
+    return true;
+}
+
+bool dot_matrix_legal(const struct dot *d, const struct schedule *s)
+{
+    struct dot_order order;
+    bool reordered = s->dot_matrix.reordered;
+    if (!d->w->chooser->want)
+        return grid_legal(d, s);
+    if (!dot_kblock_legal(d, s) || !not_wrong(d, wrong_matrix(d, d->w->chooser->caps, s)))
+        return false;
+    if (reordered && !dot_order_find(d, &order))
+        return reject_schedule(d->w, "reordered", "there is no order in which both operands consist of vectors");
+    for (int second = 0; second < 2; second++) {
+        bool copied = second ? s->dot_matrix.copy_b : s->dot_matrix.copy_a;
+        if (copied && !s->dot_matrix.panels && !dot_matrix_copies(d, s, reordered ? &order : NULL, second))
+            return reject_schedule(d->w, second ? "copy_b" : "copy_a",
+                                   "the operand is not of whole vectors for each thread");
+    }
+    if (s->dot_matrix.split && d->symbolic)
+        return reject_schedule(d->w, "split", "the contraction has no parts if a length is symbolic");
+    if (s->dot_matrix.panels && !has_views(d))
+        return reject_schedule(d->w, "panels",
+                               "an operand is no array of whole vectors whose distances are multiples");
+    return grid_legal(d, s);
+}
+
 /* ---- few rows ---- */
 
 enum { SKINNY_LANES = 64, LANES_ALONG = 32 };
 
-static bool dot_is_skinny(const struct dot *d, const struct caps *c)
+bool gpu_dot_skinny_fits(struct dot *d)
 {
     enum { MIN_COUNT = 64 };
+    const struct caps *c = d->w->chooser->caps;
     return c->is_gpu && !d->symbolic && c->block_threads >= SKINNY_LANES && d->size.m <= GPU_FEW_ROWS &&
-        d->size.m > 0 &&
-           d->dtype != KL_BOOL && d->size.batch > 0 && d->size.n >= MIN_COUNT && d->size.k >= MIN_COUNT &&
-           d->size.k <= UINT32_MAX;
+           d->size.m > 0 && d->dtype != KL_BOOL && d->size.batch > 0 && d->size.n >= MIN_COUNT &&
+           d->size.k >= MIN_COUNT && d->size.k <= UINT32_MAX;
 }
 
-/* Is the kernel for few rows better than the matrix units? */
-static bool is_skinny(const struct dot *d, const struct caps *c)
+/* Is the kernel for few rows faster than the matrix units? */
+static bool prefers_few_rows(const struct dot *d)
 {
     bool half = dtype_is_half(d->w->g->node[d->n->in[0]].dtype);
-    return dot_is_skinny(d, c) && !(half && d->size.m > GPU_FEW_ROWS / 2 && has_units(d, c));
+    return !half || d->size.m <= GPU_FEW_ROWS / 2 || !has_units(d, d->w->chooser->caps);
 }
 
-static bool choose_skinny(const struct dot *d, const struct caps *c, struct schedule *s)
+bool gpu_dot_skinny_choose(struct dot *d, struct schedule *s)
 {
     enum { SHORTEST = 32, A_PROCESSOR = 4 };
-    bool legal = schedule_begin(d->w, SCHED_GPU_DOT_SKINNY, s), along_k = dot_along_k(d, true);
+    const struct chooser *c = d->w->chooser;
+    if (!c->want && !prefers_few_rows(d))
+        return false;
+    bool along_k = dot_along_k(d, true);
     int64_t each = gpu_skinny_vector_width(d, along_k), columns = SKINNY_LANES * each;
-    if (!d->w->chooser->want) {
-        s->width = along_k ? LANES_ALONG : SKINNY_LANES;
+    if (!c->want) {
         s->gpu_dot_skinny.kc = (uint32_t)d->kblock;
         s->gpu_dot_skinny.mr = (uint16_t)d->size.m;
         s->gpu_dot_skinny.nr = (uint16_t)each;
     }
-    legal = legal && dot_kblock_legal(d, s);
-    legal = legal && ((s->gpu_dot_skinny.mr == d->size.m && s->gpu_dot_skinny.nr == each) ||
-                      reject_schedule(d->w, "tile", "tile: it is %dx%d here", (int)d->size.m, (int)each));
-    if (legal && !s->width)
+    if (!s->width)
         s->width = along_k ? LANES_ALONG : SKINNY_LANES;
-    if (legal && !s->gpu_dot_skinny.split && !along_k) {
+    if (!s->gpu_dot_skinny.split && !along_k) {
         int64_t blocks = d->size.batch * ((d->size.n + columns - 1) / columns);
-        int64_t parts = (A_PROCESSOR * (int64_t)c->threads + blocks - 1) / blocks, max = d->size.k / SHORTEST;
+        int64_t parts = (A_PROCESSOR * (int64_t)c->caps->threads + blocks - 1) / blocks, max = d->size.k / SHORTEST;
         parts = parts > max ? max : parts;
         s->gpu_dot_skinny.split = (uint32_t)((d->size.k + parts - 1) / parts);
     }
-    legal = legal && (s->width <= c->block_threads ||
-                      reject_schedule(d->w, "width", "width %u: a block of this target has fewer threads", s->width));
-    legal = legal && (along_k ? !s->gpu_dot_skinny.split : s->gpu_dot_skinny.split <= d->size.k);
-    if (!legal && !d->w->chooser->refusal->why[0])
-        reject_schedule(d->w, "split", "split: of columns that are vector, at most the contraction");
-    return schedule_end(d->w, s, legal);
-}
-
-/* ---- which ---- */
-
-static bool end_blocks(const struct dot *d, const struct schedule *s, bool legal)
-{
-    legal = legal && (fits_grid(d, s) || reject_schedule(d->w, "block", "block: there are too many of them"));
-    return schedule_end(d->w, s, legal);
-}
-
-static bool choose_wanted(const struct dot *d, const struct caps *c, struct schedule *s)
-{
-    bool legal = dot_kblock_legal(d, s);
-    if (s->kind == SCHED_DOT_BLOCKS && s->dot_blocks.split && d->symbolic)
-        legal = reject_schedule(d->w, "split", "the contraction has no parts if a length is symbolic");
-    if (s->kind == SCHED_DOT_BLOCKS)
-        return end_blocks(d, s, legal && not_wrong(d, wrong_threads(d, c, s)));
-    set_unit(d, c, s);
-    if (!s->dot_matrix.stages)
-        choose_stages(d, c, s);
-    legal = legal && not_wrong(d, wrong_matrix(d, c, s));
-    struct dot_order order;
-    bool reordered = s->dot_matrix.reordered;
-    if (legal && reordered && !dot_order_find(d, &order))
-        legal = reject_schedule(d->w, "reordered", "there is no order in which both operands consist of vectors");
-    for (int second = 0; second < 2 && legal; second++) {
-        bool copied = second ? s->dot_matrix.copy_b : s->dot_matrix.copy_a;
-        if (copied && !s->dot_matrix.panels && !dot_matrix_copies(d, s, reordered ? &order : NULL, second))
-            legal = reject_schedule(d->w, second ? "copy_b" : "copy_a",
-                                "the operand is not of whole vectors for each thread");
-    }
-    if (legal && s->kind == SCHED_DOT_MATRIX && s->dot_matrix.split && d->symbolic)
-        legal = reject_schedule(d->w, "split", "the contraction has no parts if a length is symbolic");
-    if (legal && s->kind == SCHED_DOT_MATRIX && s->dot_matrix.panels && !has_views(d))
-        legal = reject_schedule(d->w, "panels",
-                                "an operand is no array of whole vectors whose distances are multiples");
-    return end_blocks(d, s, legal);
-}
-
-bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done)
-{
-    const struct caps *c = d->w->chooser->caps;
-    const struct schedule *want = d->w->chooser->want;
-    bool possible = c->is_gpu && d->dtype != KL_BOOL && d->size.batch >= 1 && d->size.k >= 1;
-    if (want && want->kind == SCHED_GPU_DOT_SKINNY && dot_is_skinny(d, c)) {
-        *done = choose_skinny(d, c, s);
-        return true;
-    }
-    if (!want && is_skinny(d, c)) {
-        *done = choose_skinny(d, c, s);
-        return true;
-    }
-    if (want) {
-        *s = *want;
-        if (!possible || (want->kind == SCHED_DOT_BLOCKS && d->unit > 1) ||
-            (want->kind != SCHED_DOT_BLOCKS && (want->kind != SCHED_DOT_MATRIX || !has_units(d, c))))
-            return false;
-        *done = choose_wanted(d, c, s);
-        return true;
-    }
-    struct dot_order order;
-    bool found = choose_async(d, c, NULL, s);
-    if (!found && has_units(d, c) && !is_copied(d) && dot_order_find(d, &order))
-        found = choose_async(d, c, &order, s) || choose_matrix(d, c, &order, s);
-    if (found) {
-        *done = end_blocks(d, s, true);
-        return true;
-    }
-    if (choose_matrix(d, c, NULL, s)) {
-        s->dot_matrix.copy_a = dot_matrix_copies(d, s, NULL, false);
-        s->dot_matrix.copy_b = dot_matrix_copies(d, s, NULL, true);
-    } else if (!choose_threads(d, c, s)) {
-        return false;
-    }
-    *done = end_blocks(d, s, true);
     return true;
+}
+
+bool gpu_dot_skinny_legal(const struct dot *d, const struct schedule *s)
+{
+    bool along_k = dot_along_k(d, true);
+    int64_t each = gpu_skinny_vector_width(d, along_k), split = s->gpu_dot_skinny.split;
+    if (!dot_kblock_legal(d, s))
+        return false;
+    if (s->gpu_dot_skinny.mr != d->size.m || s->gpu_dot_skinny.nr != each)
+        return reject_schedule(d->w, "tile", "tile: it is %dx%d here", (int)d->size.m, (int)each);
+    if (s->width > d->w->chooser->caps->block_threads)
+        return reject_schedule(d->w, "width", "width %u: a block of this target has fewer threads", s->width);
+    return (along_k ? !split : split <= d->size.k) ||
+           reject_schedule(d->w, "split", "split: of columns that are vector, at most the contraction");
 }

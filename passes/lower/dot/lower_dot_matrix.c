@@ -451,7 +451,7 @@ static void pack_operands(struct subgroups *s, int64_t threads)
     }
 }
 
-void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
+void dot_matrix_emit(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;

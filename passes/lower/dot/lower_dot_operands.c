@@ -83,6 +83,9 @@ static int64_t find_period(const struct dot *d)
 void dot_find_steps(struct dot *d)
 {
     struct trial t;
+    if (d->has_steps)
+        return;
+    d->has_steps = true;
     d->run_m = d->size.m;
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;

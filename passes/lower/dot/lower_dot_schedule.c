@@ -349,7 +349,7 @@ bool dot_kblock_legal(const struct dot *d, const struct schedule *s)
                        (uint32_t)d->kblock);
 }
 
-static bool rows_legal(const struct dot *d, const struct schedule *s, uint32_t rows)
+static bool task_rows_legal(const struct dot *d, const struct schedule *s, uint32_t rows)
 {
     return rows == (d->size.m ? d->size.m : 1) || ((rows < d->size.m || d->symbolic_m) && rows % s->dot.mr == 0) ||
            reject_schedule(d->w, "rows", "rows %u: a task has a whole number of tiles, of %u rows, or all rows", rows,
@@ -426,23 +426,39 @@ static void complete_schedule(const struct dot *d, const struct caps *caps, bool
         s->dot.rows = t.when >= EPILOGUE_AFTER_ROWS ? s->dot.mr : (uint32_t)task_rows(&t, s->dot.mr, s->dot.nr);
 }
 
-static bool choose_tiles(struct dot *d, struct schedule *s)
+/* Is the second operand computed in this kernel? */
+static bool has_computed_operand(const struct dot *d)
 {
-    const struct caps *caps = d->w->chooser->caps;
-    bool linear, computed = lower_is_member(d->w, node_operand(d->w->g, d->w->anchor, 1, &linear));
-    bool legal = schedule_begin(d->w, SCHED_DOT, s);
-    if (!d->w->chooser->want) {
+    bool linear;
+    return lower_is_member(d->w, node_operand(d->w->g, d->w->anchor, 1, &linear));
+}
+
+bool dot_fits(struct dot *d)
+{
+    dot_find_steps(d);
+    return true;
+}
+
+bool dot_choose(struct dot *d, struct schedule *s)
+{
+    const struct chooser *c = d->w->chooser;
+    bool computed = has_computed_operand(d);
+    if (!c->want) {
         s->dot.kc = (uint32_t)d->kblock;
-        choose_all(d, caps, computed, s);
+        choose_all(d, c->caps, computed, s);
     }
-    legal = legal && tile_legal(d, s);
-    if (legal)
-        complete_schedule(d, caps, computed, s);
-    legal = legal && rows_legal(d, s, s->dot.rows) && pack_legal(d, s) && epilogue_legal(d, computed, s) &&
-            prefetch_legal(d, s);
-    if (!d->w->chooser->want)
+    if (!tile_legal(d, s))
+        return false;
+    complete_schedule(d, c->caps, computed, s);
+    if (!c->want)
         s->grain = dot_grain(d, s);
-    return schedule_end(d->w, s, legal);
+    return true;
+}
+
+bool dot_legal(const struct dot *d, const struct schedule *s)
+{
+    return task_rows_legal(d, s, s->dot.rows) && pack_legal(d, s) && epilogue_legal(d, has_computed_operand(d), s) &&
+           prefetch_legal(d, s);
 }
 
 /* ---- products of bytes ---- */
@@ -450,20 +466,23 @@ static bool choose_tiles(struct dot *d, struct schedule *s)
 enum { MAX_PANEL = 128 << 10 };
 enum { FEW_BYTE_ROWS = 4 }; /* whose sums leave registers for a square of the matrix, or for a line of its columns */
 
-static bool is_of_bytes(const struct dot *d)
+bool dot_bytes_fits(struct dot *d)
 {
+    dot_find_steps(d);
     bool rows = d->b_step_n == 1 && d->b_step_k >= 0, columns = d->b_step_k == 1 && d->b_step_n >= 0;
     return d->n->attr.dot.sum && d->w->chooser->caps->mma_bytes == DOT_GROUP && d->size.batch > 0 && d->size.m > 0 &&
            d->size.n > 0 && d->size.k >= DOT_GROUP && d->size.k <= UINT32_MAX && d->a_step_k == 1 &&
            d->a_step_m >= 0 && d->run_m == d->size.m && (rows || columns);
 }
 
-static bool choose_bytes(struct dot *d, struct schedule *s)
+bool dot_bytes_choose(struct dot *d, struct schedule *s)
 {
     const struct caps *caps = d->w->chooser->caps;
+    bool open = !d->w->chooser->want;
+    if (open && d->symbolic)
+        return false;
     struct tiling t = {.d = d, .caps = caps, .run = d->size.n, .packs = true, .when = EPILOGUE_IN_TILE};
-    bool legal = schedule_begin(d->w, SCHED_DOT_BYTES, s);
-    if (!d->w->chooser->want) {
+    if (open) {
         s->dot_bytes.kc = (uint32_t)d->kblock;
         choose_tile(&t, &s->dot_bytes.mr, &s->dot_bytes.nr);
         bool few = d->size.m <= FEW_BYTE_ROWS;
@@ -475,29 +494,35 @@ static bool choose_bytes(struct dot *d, struct schedule *s)
         s->dot_bytes.pack_b = !few && (d->b_step_n != 1 || d->size.m > s->dot_bytes.mr);
         s->dot_bytes.prefetch_b = few && d->size.k * d->size.n > caps->l1_bytes;
     }
-    legal = legal && tile_legal(d, s);
-    if (legal && !s->width)
+    if (!tile_legal(d, s))
+        return false;
+    if (!s->width)
         s->width = s->dot_bytes.nr;
-    if (legal && !s->dot_bytes.rows)
+    if (!s->dot_bytes.rows)
         s->dot_bytes.rows = (uint32_t)task_rows(&t, s->dot_bytes.mr, 0);
-    if (legal && !s->dot_bytes.lanes)
+    if (!s->dot_bytes.lanes)
         s->dot_bytes.lanes = (uint16_t)(caps->vector_bytes / 4);
-    if (legal && !s->dot_bytes.panel) {
+    if (!s->dot_bytes.panel) {
         int64_t max = MAX_PANEL / s->dot_bytes.nr / DOT_GROUP * DOT_GROUP, k = d->size.k;
         int64_t panels = s->dot_bytes.pack_b ? dot_parts(k, max) : 1;
         s->dot_bytes.panel = (uint32_t)(panels > 1 ? dot_parts(dot_parts(k, panels), DOT_GROUP) * DOT_GROUP : k);
     }
-    legal = legal && rows_legal(d, s, s->dot_bytes.rows) &&
-            (s->dot_bytes.panel == d->size.k ||
-             (s->dot_bytes.pack_b && s->dot_bytes.panel < d->size.k && s->dot_bytes.panel % DOT_GROUP == 0) ||
-             reject_schedule(d->w, "panel", "panel %u: all of the contraction, or with pack_b a multiple of %d below",
-                         s->dot_bytes.panel, DOT_GROUP));
-    legal = legal && (!s->dot_bytes.prefetch_b || !s->dot_bytes.pack_b ||
-                      reject_schedule(d->w, "prefetch_b", "prefetch_b: only without pack_b"));
-    if (!d->w->chooser->want)
+    if (open)
         s->grain = lower_grain(d->size.batch * dot_parts(d->size.m, s->dot_bytes.rows) * dot_task_columns(d, s),
                                2 * (int64_t)s->dot_bytes.rows * s->dot_bytes.nr * d->size.k / 64);
-    return schedule_end(d->w, s, legal);
+    return true;
+}
+
+bool dot_bytes_legal(const struct dot *d, const struct schedule *s)
+{
+    int64_t panel = s->dot_bytes.panel;
+    if (!task_rows_legal(d, s, s->dot_bytes.rows))
+        return false;
+    if (panel != d->size.k && (!s->dot_bytes.pack_b || panel > d->size.k || panel % DOT_GROUP))
+        return reject_schedule(d->w, "panel", "panel %u: all of the contraction, or with pack_b a multiple of %d below",
+                               s->dot_bytes.panel, DOT_GROUP);
+    return !s->dot_bytes.prefetch_b || !s->dot_bytes.pack_b ||
+           reject_schedule(d->w, "prefetch_b", "prefetch_b: only without pack_b");
 }
 
 /* ---- a few rows with a matrix that is read once ---- */
@@ -512,19 +537,22 @@ static int64_t min_bytes(const struct dot *d, const struct caps *c, const struct
     return o->along_k ? c->l1_bytes : d->size.m <= FEW ? c->l2_bytes / 4 : 8 * c->l2_bytes;
 }
 
-/* May the product be one of these?  *o: how its matrix lies. */
-static bool dot_is_skinny(const struct dot *d, struct skinny_order *o)
+/* May the product be one of these?  Sets d->order. */
+bool dot_skinny_fits(struct dot *d)
 {
     const struct dot_dims *z = &d->size;
+    dot_find_steps(d);
     return !d->w->chooser->caps->is_gpu && z->m >= 1 && z->m <= THIN_ROWS && z->n >= 1 && z->k >= 1 &&
-           z->batch >= 1 && d->unit == 1 && dot_skinny_order(d, o);
+           z->batch >= 1 && d->unit == 1 && dot_skinny_order(d, &d->order);
 }
 
-static bool is_skinny(const struct dot *d, struct skinny_order *o)
+/* Is it faster than tiles? */
+static bool prefers_skinny(const struct dot *d)
 {
     const struct caps *caps = d->w->chooser->caps;
+    const struct skinny_order *o = &d->order;
     int64_t lanes = vector_lanes(d, caps);
-    return !caps->compact && /* many streams make a long kernel */ dot_is_skinny(d, o) && d->size.n >= 2 * lanes &&
+    return !d->symbolic && !caps->compact && /* many streams make a long kernel */ d->size.n >= 2 * lanes &&
            d->size.k >= 2 * lanes && d->size.n * d->size.k * o->element / o->packed > min_bytes(d, caps, o);
 }
 
@@ -559,9 +587,10 @@ static int64_t strip_columns(const struct dot *d, const struct skinny_order *o, 
     return dot_parts(dot_parts(d->size.n, strips), nr) * nr;
 }
 
-static bool skinny_legal(const struct dot *d, const struct skinny_order *o, const struct schedule *s)
+bool dot_skinny_legal(const struct dot *d, const struct schedule *s)
 {
     const struct lowering *w = d->w;
+    const struct skinny_order *o = &d->order;
     unsigned nr = s->dot_skinny.nr, each = s->dot_skinny.each, step = s->dot_skinny.step;
     bool several = each == loads_each(d, o) && nr > 1 && (o->along_k || nr >= each);
     if (!several && (each != o->packed || (!o->along_k && nr < each)))
@@ -580,72 +609,37 @@ static bool skinny_legal(const struct dot *d, const struct skinny_order *o, cons
            reject_schedule(w, "widen", "widen: the first operand is not widened");
 }
 
-static bool choose_skinny(struct dot *d, const struct skinny_order *o, struct schedule *s)
+bool dot_skinny_choose(struct dot *d, struct schedule *s)
 {
     enum { MAX_PAIR_ROWS = 2 }; /* whose sums of twice the columns registers hold */
     const struct caps *caps = d->w->chooser->caps;
-    bool legal = schedule_begin(d->w, SCHED_DOT_SKINNY, s);
-    if (!d->w->chooser->want) {
+    const struct skinny_order *o = &d->order;
+    bool open = !d->w->chooser->want;
+    if (open && !prefers_skinny(d))
+        return false;
+    if (open) {
         s->dot_skinny.kc = (uint32_t)d->kblock;
         s->dot_skinny.mr = (uint16_t)d->size.m;
         s->dot_skinny.nr = (uint16_t)(o->along_k ? vector_lanes(d, caps) : LINE_BYTES / o->element);
         s->dot_skinny.widen = o->along_k && is_widened(d) && d->a_step_k == 1;
     }
-    legal = legal && tile_legal(d, s);
-    legal = legal && (s->dot_skinny.mr == d->size.m ||
-                      reject_schedule(d->w, "tile", "tile: it has all rows, %d", (int)d->size.m));
-    if (legal && !s->width)
+    if (!tile_legal(d, s))
+        return false;
+    if (s->dot_skinny.mr != d->size.m)
+        return reject_schedule(d->w, "tile", "tile: it has all rows, %d", (int)d->size.m);
+    if (!s->width)
         s->width = s->dot_skinny.nr;
-    if (legal && !s->dot_skinny.each)
+    if (!s->dot_skinny.each)
         s->dot_skinny.each = (uint16_t)(s->dot_skinny.nr > 1 && (o->along_k || d->size.m <= MAX_PAIR_ROWS)
                                           ? loads_each(d, o) : o->packed);
-    if (legal && !s->dot_skinny.step)
+    if (!s->dot_skinny.step)
         s->dot_skinny.step = o->along_k ? (uint16_t)(s->dot_skinny.nr * s->dot_skinny.each) : THIN_STREAMS;
-    if (legal && !s->dot_skinny.strip)
+    if (!s->dot_skinny.strip)
         s->dot_skinny.strip = o->along_k ? s->dot_skinny.nr : (uint32_t)strip_columns(d, o, s->dot_skinny.nr);
-    if (legal && !s->dot_skinny.ahead && !o->along_k) /* of small elements less of each row is in a strip */
+    if (!s->dot_skinny.ahead && !o->along_k) /* of small elements less of each row is in a strip */
         s->dot_skinny.ahead = (uint16_t)(s->dot_skinny.step * (o->element < 4 ? 2 : 1));
-    legal = legal && skinny_legal(d, o, s);
-    if (!d->w->chooser->want)
+    if (open)
         s->grain = lower_grain(d->size.batch * dot_parts(d->size.n, s->dot_skinny.strip),
                                2 * d->size.m * s->dot_skinny.strip * d->size.k / 16);
-    return schedule_end(d->w, s, legal);
-}
-
-/* ---- which kind ---- */
-
-static bool choose_wanted(struct dot *d, struct schedule *s)
-{
-    struct skinny_order order;
-    *s = *d->w->chooser->want;
-    dot_find_steps(d);
-    switch (s->kind) {
-    case SCHED_DOT:
-        return choose_tiles(d, s);
-    case SCHED_DOT_SKINNY:
-        if (dot_is_skinny(d, &order))
-            return choose_skinny(d, &order, s);
-        break;
-    case SCHED_DOT_BYTES:
-        if (is_of_bytes(d))
-            return choose_bytes(d, s);
-    }
-    reject_schedule(d->w, NULL, "the kernel's kind is not a choice");
-    return schedule_end(d->w, s, false);
-}
-
-bool choose_dot(struct dot *d, struct schedule *s)
-{
-    struct skinny_order order;
-    bool done;
-    if (choose_dot_gpu(d, s, &done))
-        return done;
-    if (d->w->chooser->want)
-        return choose_wanted(d, s);
-    dot_find_steps(d);
-    if (d->symbolic)
-        return choose_tiles(d, s);
-    if (is_of_bytes(d))
-        return choose_bytes(d, s);
-    return is_skinny(d, &order) ? choose_skinny(d, &order, s) : choose_tiles(d, s);
+    return true;
 }

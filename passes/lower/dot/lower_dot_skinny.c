@@ -486,7 +486,7 @@ static void skinny_tasks(struct dot *d, const struct skinny *s)
     k_end(k, p);
 }
 
-void dot_emit_skinny(struct dot *d, const struct schedule *schedule)
+void dot_skinny_emit(struct dot *d, const struct schedule *schedule)
 {
     struct skinny_order order;
     struct lowering *w = d->w;

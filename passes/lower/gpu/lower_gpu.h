@@ -37,7 +37,7 @@ void gpu_sort(struct gpu_sort *s);
 
 /* ---- lower_gpu_scan.c ---- */
 enum { GPU_SCAN_LINES = 4 };                     /* a block has twice as many results of each thread in shared memory */
-bool gpu_scan_fits(const struct lowering *w);    /* is the scan long, and may its steps be combined in any order? */
+bool gpu_scan_is_long(const struct lowering *w); /* is the scan long, and may its steps be combined in any order? */
 void gpu_scan(struct lowering *w);
 
 /* ---- lower_gpu_transpose.c ---- */

@@ -6,7 +6,7 @@
  * point sum has other rounding errors than the chain of node.h, and smaller ones: an element is behind at most 2 CHUNK
  * additions of each level, so the error of n elements is bounded by 2 CHUNK log(n) / log(CHUNK) times half an ulp of
  * the sum of magnitudes, that of a chain by n times.  Products of floating point numbers are not scanned so
- * (gpu_scan_fits).
+ * (gpu_scan_is_long).
  *
  * The alternative is decoupled look-back (Merrill and Garland, 2016): one pass over memory, in which a block adds what
  * its predecessors have published so far, so that the order of additions may differ from run to run. */
@@ -15,7 +15,7 @@
 
 enum { CHUNK = 64, FEW_ROWS = 1 << 14, LONG_ROW = 256 };
 
-bool gpu_scan_fits(const struct lowering *w)
+bool gpu_scan_is_long(const struct lowering *w)
 {
     const struct node *n = &w->g->node[w->anchor];
     struct split at = split_at(&w->g->shape[n->shape], n->attr.axis.axis);

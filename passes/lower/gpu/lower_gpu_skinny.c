@@ -192,7 +192,7 @@ static void emit_along(struct gpu_skinny *t)
     w->lane = 0;
 }
 
-void gpu_skinny(struct dot *d, const struct schedule *s)
+void gpu_dot_skinny_emit(struct dot *d, const struct schedule *s)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
