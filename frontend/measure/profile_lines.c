@@ -17,7 +17,7 @@ void lines_close(struct line_sites *s)
 static kl_profile_row *row_called(struct profile_rows *line, const struct row_name *n)
 {
     uint32_t i = 0;
-    while (i < line->n && strcmp(line->name[i].name, n->name))
+    while (i < line->n && (strcmp(line->name[i].name, n->name) || strcmp(line->name[i].where, n->where)))
         i++;
     return i < line->n ? &line->v[i] : rows_add(line, n->name, n->where);
 }

@@ -151,7 +151,7 @@ kl_tensor compose_end(struct thread *t, kl_tensor result)
 
 static struct block_counts blocks_count(const struct thread *t)
 {
-    return (struct block_counts){t->no_grad, autocast_depth(t), t->depth, t->nscope};
+    return (struct block_counts){t->no_grad, autocast_depth(t), t->depth, t->nscope, name_scope_depth(t)};
 }
 
 void blocks_enter(struct thread *t, struct blocks *outer)
@@ -200,6 +200,9 @@ const char *blocks_end_open(struct thread *t)
         open = open ? open : "kl_autocast_end";
     if (t->no_grad > t->floor.no_grad)
         open = open ? open : "kl_no_grad_end";
+    if (name_scope_depth(t) > t->floor.names)
+        open = open ? open : "kl_name_end";
+    name_scopes_end(t, t->floor.names);
     autocast_end_to(t, t->floor.autocast);
     t->depth = t->floor.composites;
     t->no_grad = t->floor.no_grad;

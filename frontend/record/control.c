@@ -61,6 +61,8 @@ static bool look_at_operands(struct control *c)
 static bool control_begin(struct control *c, const kl_site *site, const char *op, enum op node, void *ctx)
 {
     c->call = (struct region_recorder){.t = thread_self(), .site = site, .op = op, .ctx = ctx};
+    if (c->call.t && c->call.t->names)
+        c->call.site = name_scope_site(c->call.t, site);
     c->proto.op = (uint16_t)node;
     for (uint32_t i = 0; c->out && i < c->nout; i++)
         c->out[i] = kl_none;

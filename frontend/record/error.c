@@ -11,12 +11,16 @@ static void set_last(struct thread *t, const kl_site *site, kl_status code, cons
     p[0] = 0;
     if (site && site->file)
         p += snprintf(p, (size_t)(end - p) / 2, "%.400s:%d: ", site->file, site->line);
+    if (*name_scope_path(t))
+        p += snprintf(p, (size_t)(end - p) / 2, "%s: ", name_scope_path(t));
     if (t->composite)
         p += snprintf(p, (size_t)(end - p) / 2, "%s: ", t->composite);
     format_text_v(p, (size_t)(end - p), fmt, ap);
     size_t n = t->composite ? strlen(t->composite) : 0;
     if (n && !strncmp(p, t->composite, n) && !strncmp(p + n, ": ", 2))
         memmove(p, p + n + 2, strlen(p + n + 2) + 1); /* keeps the name once */
+    if (code == KL_ERR_SHAPE || code == KL_ERR_TYPE || code == KL_ERR_DEVICE)
+        operands_add_names(t, site, p, (size_t)(end - p));
     log_message(KL_LOG_ERROR, t->last.msg);
 }
 

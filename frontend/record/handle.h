@@ -48,7 +48,7 @@ struct entry {
     struct wrapper *wrapper;
     struct cause *cause;
     struct shape shape;          /* of a value; the shape of a temporary is its node's */
-    char name[24];
+    char name[64];               /* of kl_set_name; dumps have its first 23 bytes */
 };
 
 /* A device's id: the number of the plain device + 1, plus the number of the strategy in the bits above for an autodiff
@@ -130,9 +130,19 @@ void cause_drop(struct cause *c);
 void entries_after_fork(void);
 
 /* ---- thread.c: per-thread state ---- */
-struct block_counts { unsigned no_grad, autocast, composites; uint32_t scopes; }; /* open blocks of each kind */
+struct block_counts { unsigned no_grad, autocast, composites; uint32_t scopes, names; }; /* open blocks of each kind */
+/* The tensors that the call in progress has looked at, for their names in its error: the last ones of calls with this
+ * site and name. */
+struct operands_seen {
+    const kl_site *site;
+    const char *op;
+    uint64_t id[8];
+    unsigned n;                  /* all that there were */
+};
 struct thread {
     struct err last;             /* kl_last_error */
+    struct operands_seen seen;
+    struct name_scopes *names;   /* the open scopes of names, allocated when first used; or NULL */
     struct trace *trace;         /* kept between traces for its memory */
     struct trace *refused;       /* in place of one that cannot begin; it has failed */
     uint32_t failed;             /* poison of the last trace that failed, linked by next */
@@ -211,6 +221,25 @@ struct thread *compose_begin(const char *name);
 bool compose_begin_on(struct thread *t, const char *name); /* false: out of memory */
 kl_tensor compose_end(struct thread *t, kl_tensor result);
 void compose_end_all(struct thread *t, const kl_tensor *result, uint32_t n); /* for several results */
+
+/* ---- library/names.c: names of tensors and scopes of names, in messages and call sites ---- */
+/* The path of the open scopes of names; "": none is open. */
+const char *name_scope_path(const struct thread *t);
+/* The site of a call: the same, or one whose function is "FUNCTION.PATH" with the path of the open scopes. */
+const kl_site *name_scope_site(struct thread *t, const kl_site *site);
+void name_scopes_free(struct thread *t);
+uint32_t name_scope_depth(const struct thread *t);
+void name_scopes_end(struct thread *t, uint32_t depth);
+/* Notes that a call looks at a tensor. */
+static inline void operand_seen(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+{
+    struct operands_seen *s = &t->seen;
+    if (s->op != op || s->site != site)
+        *s = (struct operands_seen){.site = site, .op = op};
+    s->id[s->n++ % (sizeof s->id / sizeof *s->id)] = h.id;
+}
+/* Adds the names of the tensors that the failing call has looked at to its message, where it shows their shapes. */
+void operands_add_names(struct thread *t, const kl_site *site, char *message, size_t size);
 
 /* ---- error.c ---- */
 /* Sets the thread's last error to "file:line: [composite: ]message"; returns code. */

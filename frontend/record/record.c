@@ -427,6 +427,9 @@ static void fail_call(struct record_step *s)
         if (s->tr)
             trace_error(s->t);
     } else {
+        s->t->seen.n = 0;
+        for (unsigned i = 0; i < call_operands(c); i++)
+            operand_seen(s->t, c->site, c->op, c->in[i]);
         fail(s->t, c->site, s->e.code, "%s: %s", c->op, s->e.msg);
     }
 }
@@ -492,6 +495,8 @@ kl_tensor record(struct call *c)
 {
     struct thread *t = thread_self();
     kl_tensor h = kl_none;
+    if (t && t->names)
+        c->site = name_scope_site(t, c->site);
     if (t && t->tracing && t->trace->err.code)
         h = t->trace->poison; /* silent: the first failure is kept */
     else if (t && t->tracing && t->trace->region && (c->proto.op == OP_input || c->proto.op == OP_slot))
@@ -514,6 +519,7 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
         const struct graph *g = x->trace->r.g;
         const struct node *n = node_at(g, x->node);
         *v = (struct view){n->dtype, g->shape[n->shape], entry_device(x)};
+        operand_seen(t, site, op, h);
         return true;
     }
     if (x && x->kind == KIND_TEMP) {
@@ -525,6 +531,7 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
         return false;
     } else if (x) {
         *v = (struct view){x->dtype, x->shape, entry_device(x)};
+        operand_seen(t, site, op, h);
         return true;
     }
     fail(t, site, e.code, "%s: %s", op, e.msg);

@@ -53,7 +53,7 @@ static void find_names(kl_step *s, const struct trace *tr)
         if (!n || n->op != OP_slot || !x->name[0] || s->nname == tr->r.g->slot.n)
             continue;
         struct slot_name *name = &s->name[s->nname++];
-        memcpy(name->name, x->name, sizeof name->name);
+        snprintf(name->name, sizeof name->name, "%.23s", x->name);
         name->slot = n->attr.leaf.index;
     }
 }

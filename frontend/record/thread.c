@@ -41,6 +41,7 @@ static void thread_end(void *p)
     mem_free(t->dump);
     mem_free(t->miss);
     mem_free(t->autocast);
+    name_scopes_free(t);
     op_profile_free(t->op_profile);
     dump_next_to(NULL);
     mem_free(t);

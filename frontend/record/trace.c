@@ -72,7 +72,7 @@ static bool describe_outside(struct entry *x, kl_tensor h, const char *what, str
 static struct node state_key(const struct view *v, const char *name)
 {
     struct node key = {.op = OP_state, .dtype = (uint8_t)v->dtype, .device = (uint16_t)v->device.id};
-    memcpy(&key.attr, name, strlen(name));
+    memcpy(&key.attr, name, strnlen(name, sizeof ((struct leaf *)0)->name - 1));
     return key;
 }
 

@@ -97,6 +97,8 @@ KL_API kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor va
 KL_API kl_status kl_release_at(const kl_site *site, kl_tensor t);
 KL_API kl_status kl_scope_end_at(const kl_site *site);
 KL_API kl_status kl_set_name_at(const kl_site *site, kl_tensor t, const char *name);
+KL_API kl_status kl_name_begin_at(const kl_site *site, const char *name);
+KL_API kl_status kl_name_end_at(const kl_site *site);
 KL_API kl_tensor kl_print_at(const kl_site *site, kl_tensor x, const char *label);
 KL_API kl_status kl_assert_at(const kl_site *site, kl_tensor condition, const char *message);
 KL_API kl_status kl_requires_grad_at(const kl_site *site, kl_tensor t);
@@ -613,6 +615,8 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, int6
 #define kl_release(...) kl_release_at(KL_HERE, __VA_ARGS__)
 #define kl_scope_end() kl_scope_end_at(KL_HERE)
 #define kl_set_name(...) kl_set_name_at(KL_HERE, __VA_ARGS__)
+#define kl_name_begin(...) kl_name_begin_at(KL_HERE, __VA_ARGS__)
+#define kl_name_end() kl_name_end_at(KL_HERE)
 #define kl_print(...) kl_print_at(KL_HERE, __VA_ARGS__)
 #define kl_assert(...) kl_assert_at(KL_HERE, __VA_ARGS__)
 #define kl_requires_grad(...) kl_requires_grad_at(KL_HERE, __VA_ARGS__)

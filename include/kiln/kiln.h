@@ -225,8 +225,17 @@ KL_API_AT kl_status kl_release(kl_tensor t);
 /* Handles made outside a trace between begin and end are released at the end unless kept.  Scopes nest. */
 KL_API kl_status kl_scope_begin(void);
 KL_API_AT kl_status kl_scope_end(void);
-/* A name for dumps, cut at 23 bytes.  [errors HANDLE] */
+/* A name for errors of shapes, dtypes and devices, cut at 63 bytes, and for dumps, cut at 23.  Parameters of a tree
+ * have theirs.  [errors HANDLE] */
 KL_API_AT kl_status kl_set_name(kl_tensor t, const char *name);
+/* Calls of this thread between begin and end are those of a part of the program with this name (letters, digits, '_'
+ * and '.'; "encoder.3").  Scopes nest: inside of "encoder.3" the scope "attention" is "encoder.3.attention", which
+ * errors say before the function's name, and which dumps, the HTML page and profiles show behind the name of the C
+ * function.  A function that Kiln calls has to end what it begins.  Paths are kept until the process ends: name the
+ * parts of a program, not its steps.  [errors ARGUMENT: other characters, a path of more than 100 bytes, 32 open
+ * scopes; kl_name_end: none is open; MEMORY] */
+KL_API_AT kl_status kl_name_begin(const char *name);
+KL_API_AT kl_status kl_name_end(void);
 
 /* What the last kl_trace_end of this thread ran. */
 typedef struct kl_run_info {

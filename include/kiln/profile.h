@@ -21,7 +21,8 @@ extern "C" {
 typedef struct kl_profile_row {
     const char *name;     /* the kernel's, "copy", "custom" and the op's, "interpreter"; a line's "file:line", without
                              one "?" and the op */
-    const char *where;    /* the name of the trace; of a line, the function that contains it, "" if not known */
+    const char *where;    /* the name of the trace; of a line, the function that contains it, with the path of scopes
+                             of kl_name_begin behind a dot: a line in two scopes has two rows; "" if not known */
     int64_t calls;        /* calls of the kernel; of a line, calls of kernels that compute some of it */
     double seconds;       /* wall time of all calls, measured by the thread that runs the step */
     double share;         /* fraction of the seconds of all rows, 0 to 1 */
