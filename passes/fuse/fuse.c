@@ -154,6 +154,7 @@ struct fuse_candidate {
     double score;
     ref a, b;           /* members of two groups: b reads a, or both read shared */
     ref shared;
+    bool blocked;       /* a path between the groups was found */
 };
 
 struct queue {
@@ -252,6 +253,67 @@ static void enqueue_all(struct fuser *f, struct queue *q)
     }
 }
 
+/* Does a group before `to` read values of `from` and have at most that many? */
+static bool has_small_reader(const struct fuser *f, uint32_t from, uint32_t to, int64_t max)
+{
+    for (ref r = f->group[from].first; r; r = f->next[r])
+        for (uint32_t k = f->readers[r]; k < f->readers[r + 1]; k++) {
+            uint32_t id = group_of(f, f->reader[k]);
+            if (id != GROUP_NONE && id != from && f->group[id].numel <= max && f->group[id].rank < f->group[to].rank)
+                return true;
+        }
+    return false;
+}
+
+/* The groups of candidate c could be one kernel but for paths between them.  If these go through values of rows only,
+ * and all of it can be one row kernel, fuses the earlier group with those values and then with the later one.  A value
+ * on the path that is fused with another kernel first, say a weight of rows with the sum of the loss, would keep the
+ * two apart for ever.  Returns whether any were fused. */
+static bool fuse_through_rows(struct fuser *f, const struct fuse_candidate *c)
+{
+    enum { MAX_BETWEEN = 12, MUCH_SMALLER = 16 };
+    uint32_t v[MAX_BETWEEN + 2] = {group_of(f, c->a), group_of(f, c->b)};
+    bool later = f->group[v[1]].rank < f->group[v[0]].rank;
+    uint32_t from = v[later], to = v[!later], at = from;
+    int64_t full = f->group[from].numel > f->group[to].numel ? f->group[from].numel : f->group[to].numel;
+    if (!has_small_reader(f, from, to, full / MUCH_SMALLER))
+        return false;
+    uint32_t n = fuse_order_between(f, from, to, v + 1, MAX_BETWEEN);
+    for (uint32_t i = 1; i <= n; i++)
+        if (f->group[v[i]].numel > full / MUCH_SMALLER)
+            return false;
+    v[0] = from;
+    v[n + 1] = to;
+    if (!n || !fuse_rows_all(f, v, n + 2))
+        return false;
+    for (uint32_t i = 1; i <= n + 1; i++) {
+        enum join join = fuse_score_group(f, at, v[i], true).join;
+        if (join == JOIN_NONE)
+            return i > 1;
+        fuse_join(f, at, v[i], join);
+        at = f->group[at].merged ? v[i] : at;
+    }
+    return true;
+}
+
+/* A candidate with a path between its groups: tries it with what is on the path, in the order of row kernels, and if
+ * that does not help, later. Returns whether any were fused. */
+static bool fuse_blocked(struct fuser *f, struct queue *q, struct fuse_candidate c)
+{
+    uint32_t a = group_of(f, c.a), b = group_of(f, c.b);
+    if (!c.blocked) {
+        c.blocked = true;
+        c.score = fuse_score(f, a, b, c.shared, JOIN_ROWS);
+        fuse_push(q, c);
+        return false;
+    }
+    bool any = fuse_through_rows(f, &c);
+    c.blocked = false;
+    if (group_of(f, c.a) != group_of(f, c.b))
+        retry_later(q, c);
+    return any;
+}
+
 /* Fuses the best candidates until none is left.  Returns whether any were fused. */
 static bool fuse_best_first(struct fuser *f, struct queue *q)
 {
@@ -268,12 +330,14 @@ static bool fuse_best_first(struct fuser *f, struct queue *q)
             fuse_push(q, c);
             continue;
         }
-        if (v.join == JOIN_NONE || fuse_evaluate(f, &c, true).join == JOIN_NONE) {
+        if (v.join == JOIN_NONE) {
             retry_later(q, c);
-            continue;
+        } else if (fuse_evaluate(f, &c, true).join == JOIN_NONE) {
+            any |= fuse_blocked(f, q, c);
+        } else {
+            fuse_join(f, a, b, v.join);
+            any = true;
         }
-        fuse_join(f, a, b, v.join);
-        any = true;
     }
     return any;
 }

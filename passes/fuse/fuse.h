@@ -104,11 +104,16 @@ void fuse_attention_gradients(struct fuser *f);
 bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s); /* does it reduce rows? sets their shape */
 /* May a and b, which reads a, be one row kernel?  NULL: yes; else the reason why not. */
 const char *fuse_rows_conflict(struct fuser *f, uint32_t a, uint32_t b);
+/* May all n groups, in their order, be one row kernel? */
+bool fuse_rows_all(struct fuser *f, const uint32_t *id, uint32_t n);
 
 /* ---- fuse_order.c: a topological order of the groups ---- */
 bool fuse_order(struct fuser *f); /* makes it; false: out of memory */
 /* Is there a path between the two through a third group? yes if a search is too long. */
 bool fuse_indirect_path(struct fuser *f, uint32_t a, uint32_t b);
+/* Sets the groups on all paths from one group to a later one, in their order, and returns how many there are; 0: none,
+ * or more than `max`, or the search is too long. */
+uint32_t fuse_order_between(struct fuser *f, uint32_t from, uint32_t to, uint32_t *between, uint32_t max);
 /* a and b, without an indirect path, are fused into `stays` */
 void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays);
 

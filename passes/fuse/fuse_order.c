@@ -159,6 +159,74 @@ bool fuse_indirect_path(struct fuser *f, uint32_t a, uint32_t b)
     return path_between(f, later ? b : a, later ? a : b);
 }
 
+/* ---- the groups between two ---- */
+
+struct ranked { uint64_t rank; uint32_t id; };
+
+static int compare_ranks(const void *a, const void *b)
+{
+    uint64_t x = ((const struct ranked *)a)->rank, y = ((const struct ranked *)b)->rank;
+    return x < y ? -1 : x > y;
+}
+
+/* Adds the operands of group cur that come after rank `low` to p. */
+static void find_operands(struct fuser *f, struct side_search *p, uint32_t cur, uint64_t low)
+{
+    bool linear;
+    for (ref r = f->group[cur].first; r && !p->full; r = f->next[r])
+        for (unsigned k = 0; k < node_nin(&f->g->node[r]) && !p->full; k++) {
+            uint32_t s = group_of(f, node_operand(f->g, r, k, &linear));
+            if (s == GROUP_NONE || s == cur || f->seen[s] == f->stamp || f->group[s].rank <= low)
+                continue;
+            p->full = p->n == MAX_SEARCH;
+            if (p->full)
+                continue;
+            f->seen[s] = f->stamp;
+            p->found[p->n++] = s;
+        }
+}
+
+/* Does group id read `from`, or a group that has the present stamp? */
+static bool reads_stamped(const struct fuser *f, uint32_t id, uint32_t from)
+{
+    bool linear, reads = false;
+    for (ref r = f->group[id].first; r && !reads; r = f->next[r])
+        for (unsigned k = 0; k < node_nin(&f->g->node[r]) && !reads; k++) {
+            uint32_t s = group_of(f, node_operand(f->g, r, k, &linear));
+            reads = s == from || (s != GROUP_NONE && s != id && f->seen[s] == f->stamp);
+        }
+    return reads;
+}
+
+uint32_t fuse_order_between(struct fuser *f, uint32_t from, uint32_t to, uint32_t *between, uint32_t max)
+{
+    struct side_search *p = &f->search[SIDE_BACK];
+    struct ranked v[MAX_SEARCH];
+    uint32_t n = 0;
+    f->searched[0] = GROUP_NONE;
+    p->n = p->next = 0;
+    p->full = false;
+    f->seen[to] = ++f->stamp;
+    find_operands(f, p, to, f->group[from].rank);
+    while (p->next < p->n && !p->full)
+        find_operands(f, p, p->found[p->next++], f->group[from].rank);
+    atomic_fetch_add_explicit(&pass_steps, p->n, memory_order_relaxed);
+    for (uint32_t i = 0; i < p->n; i++)
+        v[i] = (struct ranked){f->group[p->found[i]].rank, p->found[i]};
+    qsort(v, p->n, sizeof *v, compare_ranks);
+    f->stamp++;
+    for (uint32_t i = 0; i < p->n && !p->full && n <= max; i++)
+        if (reads_stamped(f, v[i].id, from)) {
+            f->seen[v[i].id] = f->stamp;
+            if (n < max)
+                between[n] = v[i].id;
+            n++;
+        }
+    return p->full || n > max ? 0 : n;
+}
+
+/* ---- fused groups ---- */
+
 static void unlink_group(struct fuser *f, uint32_t id)
 {
     struct group *b = &f->group[id];
@@ -182,14 +250,6 @@ static void reassign_ranks(struct fuser *f)
     uint64_t rank = 0;
     for (uint32_t id = f->front; id != GROUP_NONE; id = f->group[id].after)
         f->group[id].rank = rank += GAP;
-}
-
-struct ranked { uint64_t rank; uint32_t id; };
-
-static int compare_ranks(const void *a, const void *b)
-{
-    uint64_t x = ((const struct ranked *)a)->rank, y = ((const struct ranked *)b)->rank;
-    return x < y ? -1 : x > y;
 }
 
 /* Moves the groups that a side has found, in their order, after group `at` (GROUP_NONE: to the front), whose rank is

@@ -109,6 +109,22 @@ bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s)
     return false;
 }
 
+bool fuse_rows_all(struct fuser *f, const uint32_t *id, uint32_t n)
+{
+    struct row_space s;
+    uint32_t reduces = 0, nodes = 0;
+    bool rows = false, reads = false;
+    for (uint32_t i = 0; i < n && !rows; i++)
+        rows = fuse_has_rows(f, id[i], &s);
+    for (uint32_t i = 0; i < n && rows; i++) {
+        nodes += f->group[id[i]].nodes;
+        rows = has_rows(f, id[i], &s, &reduces);
+        for (uint32_t k = 0; k < i && rows; k++)
+            rows = reads_rows(f, id[k], id[i], &s, &reads);
+    }
+    return rows && nodes <= MAX_GROUP_NODES && !(s.rows < FEW_ROWS && s.rows * s.length > MUCH_WORK);
+}
+
 const char *fuse_rows_conflict(struct fuser *f, uint32_t a, uint32_t b)
 {
     struct row_space s;
