@@ -22,6 +22,15 @@ static kl_tensor metrics_labels(const kl_site *site, kl_tensor labels, int64_t c
     return own;
 }
 
+/* [N] f32: 1 for each label but the ignored one, which only signed integers have. */
+static kl_tensor metrics_counted(const kl_site *site, kl_tensor labels)
+{
+    kl_tensor ignored = kl_const_at(site, kl_device_of(labels), kl_dtype_of(labels), KL_IGNORED_LABEL);
+    kl_dtype dtype = kl_dtype_of(labels);
+    bool held = dtype == KL_I8 || dtype == KL_I16 || dtype == KL_I32 || dtype == KL_I64;
+    return kl_cast_at(site, held ? kl_ne_at(site, labels, ignored) : kl_eq_at(site, labels, labels), KL_F32);
+}
+
 static kl_tensor metrics_topk(const kl_site *site, kl_tensor logits, kl_tensor labels, int64_t k)
 {
     int64_t dims[KL_MAX_RANK];
@@ -36,7 +45,8 @@ static kl_tensor metrics_topk(const kl_site *site, kl_tensor logits, kl_tensor l
     /* comparisons with NaN are false, so a label whose logit is NaN would be first: it counts as wrong */
     kl_tensor right = kl_and_at(site, kl_lt_at(site, place, kl_scalar_at(site, device, KL_I32, (double)k)), there);
     right = kl_and_at(site, right, kl_eq_at(site, at, at));
-    return kl_mean_at(site, kl_cast_at(site, right, KL_F32), 0, NULL, false);
+    return kl_div_at(site, kl_sum_all_at(site, kl_cast_at(site, right, KL_F32)),
+                     kl_sum_all_at(site, metrics_counted(site, labels)));
 }
 
 kl_tensor kl_metric_topk_at(const kl_site *site, kl_tensor logits, kl_tensor labels, int64_t k)
