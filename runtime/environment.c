@@ -2,11 +2,12 @@
  * the default is used. */
 #include "runtime.h"
 #include "ir/regular_file.h"
+#include <errno.h>
 #include <stdlib.h>
 
 extern char **environ;
 
-enum value_kind { ANY_TEXT, THREADS, SWITCH, CHECK_WORDS, DUMP_WORDS, NEW_FOLDER, READABLE_FILE };
+enum value_kind { ANY_TEXT, THREADS, SWITCH, CHECK_WORDS, DUMP_WORDS, NEW_FOLDER, READABLE_FILE, LOG_SETTING };
 static const struct { const char *name; enum value_kind kind; } variables[] = {
 #define VARIABLE(name, kind, ...) {#name, kind},
 #include "environment.def"
@@ -50,6 +51,8 @@ static bool is_wrong(enum value_kind kind, const char *value, char *text, size_t
     struct stat s;
     int64_t size;
     int fd;
+    kl_log_level level;
+    const char *file;
     switch (kind) {
     case THREADS:
         snprintf(text, n, "it is not a number from 1 to %d; the default is used", POOL_MAX_THREADS);
@@ -68,6 +71,16 @@ static bool is_wrong(enum value_kind kind, const char *value, char *text, size_t
     case NEW_FOLDER:
         snprintf(text, n, "there is no such folder, and it cannot be made");
         return mkdir(value, 0777) && (stat(value, &s) || !S_ISDIR(s.st_mode));
+    case LOG_SETTING:
+        if (!log_setting_parse(value, &level, &file)) {
+            snprintf(text, n, "it is not LEVEL or LEVEL:FILE with one of the levels debug, info, warn, error, none");
+            return true;
+        }
+        fd = file ? log_file_open(file) : -1;
+        if (!file) return false;
+        snprintf(text, n, "the file cannot be written: %s", fd < 0 ? strerror(errno) : "");
+        if (fd >= 0) close(fd);
+        return fd < 0;
     case READABLE_FILE:
         fd = regular_file_open(value, value, 0, &size, text, n);
         if (fd >= 0) close(fd);

@@ -10,7 +10,11 @@ void fork_watch(void);                   /* called before a lock of Kiln's is fi
 void fork_hold(void);                    /* delays forks until the code generator is done */
 void fork_release(void);
 
-/* ---- log.c: messages to the host program's function ---- */
+/* ---- log.c: messages to the host program's function, and to KILN_LOG's file ---- */
+void log_from_environment(void);         /* starts what KILN_LOG asks for, once */
+const char *log_level_name(kl_log_level level);
+bool log_setting_parse(const char *value, kl_log_level *level, const char **file); /* file NULL: stderr */
+int log_file_open(const char *path);     /* -1: errno */
 void log_use(kl_log_fn *fn, void *ctx, kl_log_level min);
 bool log_wants(kl_log_level level);
 void log_message(kl_log_level level, const char *message);

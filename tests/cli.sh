@@ -97,7 +97,11 @@ check 'all ops' 0 '^where .* b c ' "$kiln" ops
 check 'no gradient to an index' 0 '^dynamic_update .* a b  *PROMOTE' "$kiln" ops
 check 'any number of operands' 0 '^scan .* any  *by its rule  *floats' "$kiln" ops
 check 'one op' 0 'value *ADD(a, b)' "$kiln" ops add
-check 'no such op' 1 "no op is called 'frob'" "$kiln" ops frob
+check 'an op has its C function' 0 '^  kl_tensor kl_add(kl_tensor a, kl_tensor b);$' "$kiln" ops add
+check 'a composite' 0 '^  kl_tensor kl_softmax(kl_tensor a, int axis);$' "$kiln" ops softmax
+check 'its header' 0 '^cross_entropy: a function of other ops of <kiln/nn.h>$' "$kiln" ops kl_cross_entropy
+check 'no such op' 1 "no op or function is called 'frob'; kiln ops lists the ops" "$kiln" ops frob
+check 'a part of a name' 1 "these have it in their names: .*log_softmax" "$kiln" ops oftma
 
 check opt 0 'order(lanes 64, chunk 3)' "$kiln" opt "$tmp/sum.kir"
 check 'opt one pass' 0 '%2 = sum %x axes(0) : f32\[1\]$' "$kiln" opt "$tmp/sum.kir" -p dce
@@ -752,6 +756,24 @@ else
     check 'a model cut off' 1 'it is damaged or cut off' sh -c "head -c 60 '$tmp/neg.onnx' >'$tmp/cut.onnx'; \
         '$kiln' opt '$tmp/cut.onnx'"
 fi
+
+# the log, as the environment asks for it
+npy "$tmp/three.npy" 3, "$one$two$one"
+logged() { # logged SETTING: a graph is run that no cache has
+    env KILN_LOG="$1" KILN_CACHE_DIR=none "$kiln" run "$tmp/sum.kir" --device cpu --input x="$tmp/three.npy"
+}
+check 'a log' 0 '^kiln: debug: kernel ' logged debug
+check 'a log of less' 0 '^kiln: info: ' logged info
+cp "$tmp/out" "$tmp/before"
+check 'no kernels in it' 1 '' grep 'kiln: debug' "$tmp/before"
+check 'a log in a file' 0 '' logged "debug:$tmp/log"
+cp "$tmp/out" "$tmp/before"
+check 'nothing of it on stderr' 1 '' grep 'kiln: ' "$tmp/before"
+check 'kernels in it' 0 '^kiln: debug: kernel ' cat "$tmp/log"
+check 'a second process writes behind' 0 '' logged "info:$tmp/log"
+check 'both are there' 0 '^2$' grep -c '^kiln: info: ' "$tmp/log"
+check 'no level' 0 'KILN_LOG=loud: it is not LEVEL or LEVEL:FILE' logged loud
+check 'no file of a log' 0 'KILN_LOG=warn:/nowhere/log: the file cannot be written: No such' logged warn:/nowhere/log
 
 # values of the environment that mean nothing
 check 'no number of threads' 0 'kiln: KILN_THREADS=abc: it is not a number from 1 to' env KILN_THREADS=abc "$kiln" \

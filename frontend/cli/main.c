@@ -69,7 +69,7 @@ const struct cli_command cli_commands[] = {
     {"kernel", "FILE.loop [--stage STAGE] [--target TARGET] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
      "           [--output bN=FILE.npy] [--bf16-bits] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
-    {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"ops", "[OP...]", "the table of ops, or all that is known of some, or of functions such as softmax", cli_ops},
     {"dispatch", "[OP...]", "the dispatch keys, or all that is registered for some ops and their tables", cli_dispatch},
     {"explain", "OP [TYPE...] [--device DEVICE] [--target TARGET]",
      "what becomes of a call of an op on tensors such as f32[2,3]: keys, table, recorded nodes, kernels, source",
@@ -265,6 +265,7 @@ static bool is_help(const char *argument) { return !strcmp(argument, "--help") |
 int main(int argc, char **argv)
 {
     environment_check(main_print_log, NULL);
+    log_from_environment();
     const char *name = argc > 1 ? argv[1] : "";
     if (!strcmp(name, "--version") && argc == 2)
         return printf("kiln %s\n", kl_version()), CLI_OK;

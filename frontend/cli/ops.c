@@ -1,4 +1,4 @@
-/* kiln ops: prints the table of ops. */
+/* kiln ops: prints the table of ops, one of its rows, or a function of the public headers. */
 #include "cli.h"
 #include <string.h>
 
@@ -118,11 +118,74 @@ static bool print_op(const char *name)
     return false;
 }
 
+/* ---- functions of the public headers: what makes an op's node, and composites of ops ---- */
+
+struct public_function { const char *name, *header, *prototype, *comment; };
+static const struct public_function functions[] = {
+#define FUNCTION(...) {__VA_ARGS__},
+#include "functions.inc"
+};
+enum { FUNCTIONS = sizeof functions / sizeof *functions };
+
+static const struct public_function *find_function(const char *name)
+{
+    name += strncmp(name, "kl_", 3) ? 0 : 3;
+    for (unsigned i = 0; i < FUNCTIONS; i++)
+        if (!strcmp(functions[i].name + 3, name))
+            return &functions[i];
+    return NULL;
+}
+
+/* Prints words of a text in lines of at most 100 columns behind a margin. */
+static void print_wrapped(const char *text)
+{
+    for (int column = 0; *text;) {
+        int word = (int)strcspn(text, " ");
+        if (column && column + 1 + word > 98)
+            column = 0, printf("\n");
+        printf("%s%.*s", column ? " " : "  ", word, text);
+        column += 1 + word;
+        text += word + (text[word] == ' ');
+    }
+    printf("\n");
+}
+
+/* of_op: behind the op's own lines */
+static bool print_function(const char *name, bool of_op)
+{
+    const struct public_function *f = find_function(name);
+    if (!f)
+        return false;
+    if (!of_op)
+        printf("%s: %s of <%s>\n", f->name + 3,
+               strstr(f->prototype, "kl_tensor") ? "a function of other ops" : "a function", f->header);
+    else
+        printf("  in C, <%s>:\n", f->header);
+    print_wrapped(f->prototype);
+    if (!of_op && *f->comment)
+        print_wrapped(f->comment);
+    return true;
+}
+
+/* No such name: lists the functions whose names have it in them. */
+static int print_similar(const char *name)
+{
+    char list[400] = "";
+    size_t n = 0;
+    for (unsigned i = 0; i < FUNCTIONS && n + 64 < sizeof list; i++)
+        if (strstr(functions[i].name + 3, name))
+            n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", functions[i].name + 3);
+    return cli_error("no op or function is called '%s'; %s%s", name,
+                     n ? "these have it in their names: " : "kiln ops lists the ops", list);
+}
+
 int cli_ops(int argc, char **argv)
 {
-    for (int i = 0; i < argc; i++)
-        if (!print_op(argv[i]))
-            return cli_error("no op is called '%s'; kiln ops lists them", argv[i]);
+    for (int i = 0; i < argc; i++) {
+        bool op = print_op(argv[i]);
+        if (!print_function(argv[i], op) && !op)
+            return print_similar(argv[i]);
+    }
     if (!argc)
         print_table();
     return CLI_OK;

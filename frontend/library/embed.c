@@ -76,6 +76,5 @@ kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level min)
 
 const char *kl_log_level_name(kl_log_level level)
 {
-    static const char *const name[] = {"debug", "info", "warn", "error", "none"};
-    return (unsigned)level <= KL_LOG_NONE ? name[level] : "?";
+    return log_level_name(level);
 }

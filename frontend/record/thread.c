@@ -71,6 +71,7 @@ static void thread_start(void)
     key_works = pthread_key_create(&key, thread_end) == 0;
     fork_watch(); /* called first, because the lock here is the first that fork takes */
     pthread_atfork(before_fork, parent_after_fork, child_after_fork);
+    log_from_environment();
     timeline_from_environment();
 }
 

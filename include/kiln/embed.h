@@ -66,9 +66,10 @@ KL_API kl_status kl_set_pool(const kl_pool *pool);
 
 /* ---- messages ---- */
 
-/* Sends messages of this level and above to fn; NULL, the initial value, discards them.  Returns when the previous
- * function is not running any more.  The first function that accepts warnings gets one for each KILN_ variable of the
- * environment that is unknown or has an invalid value.  [errors ARGUMENT: no such level] */
+/* Sends messages of this level and above to fn; NULL, the initial value, discards them.  KILN_LOG sends messages to
+ * stderr or a file beside it.  Returns when the previous function is not running any more.  The first function that
+ * accepts warnings gets one for each KILN_ variable of the environment that is unknown or has an invalid value.
+ * [errors ARGUMENT: no such level] */
 KL_API kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level min);
 /* "debug", "info", "warn", "error", "none". */
 KL_API const char *kl_log_level_name(kl_log_level level);
