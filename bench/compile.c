@@ -44,7 +44,7 @@ static bool lower_groups(const struct graph *g, const struct caps *caps, struct 
     bool ok = l || err_set(e, KL_ERR_MEMORY, "out of memory");
     for (uint32_t i = 0; ok && i < g->ngroup; i++) {
         struct lowered one;
-        ok = lower_group(l, i, NULL, &one, NULL, e);
+        ok = lower_group(l, i, NULL, &one, e);
         kernel_free(one.k);
         mem_free(one.arg);
     }

@@ -9,12 +9,15 @@
 struct err {
     kl_status code;
     uint32_t call;                /* of a custom op: its number (custom_locate in custom.h) + 1; else 0 */
+    uint32_t inst;                /* of a kernel: its instruction that is wrong; 0: none, or all of it */
+    const char *field;            /* of a schedule: the word of its field that is wrong; NULL: none, or all of it */
     char msg[1024];
 };
 
 /* ---- error.c ---- */
 /* Records an error unless one is there already; returns false. */
 bool err_set(struct err *e, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+bool err_set_v(struct err *e, kl_status code, const char *fmt, va_list ap) __attribute__((format(printf, 3, 0)));
 const char *status_name(kl_status s);
 
 /* ---- mem.c: all of Kiln's own memory ---- */
@@ -27,6 +30,7 @@ struct fork_part { void (*before)(void), (*after)(bool child); };
 void *mem_alloc(size_t bytes);                    /* zeroed; NULL when out of memory */
 void *mem_grow(void *p, size_t old_bytes, size_t new_bytes); /* new bytes zeroed; NULL leaves p as it was */
 void mem_free(void *p);                           /* NULL is fine */
+char *mem_text(const char *s);                    /* a copy; NULL: s is NULL, or out of memory */
 /* Makes room for one more element of a growable array; false when out of memory. */
 bool mem_reserve(void *array_ptr, uint32_t *cap, uint32_t need, size_t elem);
 

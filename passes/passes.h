@@ -112,13 +112,8 @@ struct memo_pack;
 struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targets, uint32_t first,
                             struct memo_pack *pack, const struct placeholders *placeholders);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
-/* want: the record to follow, which *r says why it is refused if it is (ARGUMENT); NULL: one is chosen. */
-bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out,
-                 struct sched_refusal *r, struct err *e);
-/* The record that a group is lowered by, without the kernel: the one chosen, or `want` with the fields chosen that it
- * leaves open.  false: `want` is not legal for the group, as *r says (ARGUMENT), or there is no memory. */
-bool lower_choose(struct lowerer *s, uint32_t group, const struct schedule *want, struct schedule *out,
-                  struct sched_refusal *r, struct err *e);
+/* want: the record to follow; NULL: one is chosen.  [errors ARGUMENT: it is refused, with its field] */
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out, struct err *e);
 /* Names a kernel by the number and the ops of a group that has it, and by the user's line. */
 void lower_name(const struct lowerer *s, uint32_t group, struct kernel *k);
 const struct groups *lowerer_groups(const struct lowerer *s);

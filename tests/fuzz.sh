@@ -25,7 +25,7 @@ parse_samples() {
 
 # The words of the language: ops, dtypes, and the quoted words of the grammar.
 parse_words() {
-    sed -n 's/^\(ST\|SF\|EW[123]\)(\([a-z_0-9]*\),.*/"\2"/p' "$root/ir/ops/ops.def"
+    sed -n 's/^\(ST\|SF\|EW[123]\|EW2_AS\)(\([a-z_0-9]*\),.*/"\2"/p' "$root/ir/ops/ops.def"
     sed -n 's/^DT[A-Z]* *(\([a-z0-9]*\),.*/"\1"/p' "$root/ir/math/dtypes.def"
     sed -n 's/^PRIM([A-Z]*, *\([a-z]*\),.*/"\1"/p' "$root/ir/math/prims.def"
     sed -n '/^\(text\|kernels\) *=/,/^```/p' "$root/ir/README.md" | grep -o '"[^"\\ ]*"'

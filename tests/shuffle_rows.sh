@@ -10,7 +10,7 @@ cp -pr CMakeLists.txt CMakePresets.json README.md run include ir frontend passes
     "$scratch"
 # A row goes from a line that begins with its kind to the next such line, or to an empty one; srand makes it the same
 # each time.
-awk '/^(ST|SF|EW[123])\(/ { row[++n] = $0; open = 1; next }
+awk '/^(ST|SF|EW[123]|EW2_AS)\(/ { row[++n] = $0; open = 1; next }
      /^$/ || /^#/ { open = 0 }
      open { row[n] = row[n] "\n" $0; next }
      n && /^#undef EW1/ {

@@ -91,9 +91,7 @@ static bool locate_describe(struct locating *l, const struct command *c, ref r, 
                        : opinfo[node_at(p->g, c->region)->op].name;
     l->node = r;
     l->group = c->kind == CMD_KERNEL ? c->group : p->g->group ? p->g->group[r] : GROUP_NONE;
-    l->place->kernel = mem_alloc(strlen(name) + 1);
-    if (l->place->kernel)
-        strcpy(l->place->kernel, name);
+    l->place->kernel = mem_text(name);
     l->place->node = node_line(p->g, r);
     l->place->difference = check_difference_text(node_at(p->g, r)->dtype, d);
     return l->place->kernel && l->place->node && l->place->difference;
@@ -185,34 +183,45 @@ static bool locate_isolate(struct locating *l, struct err *e)
     return ok;
 }
 
+/* Names the first pass after which the interpreter gives other outputs, if the program's graph does. */
+static bool locate_pass(struct locating *l, struct err *e)
+{
+    struct check_outputs want = {0}, now = {0};
+    const struct interp_watch watch = {keep_value, l};
+    bool ok = check_reference(l->g, l->device, l->v, &want, e) && check_interpret(l->p->g, l->v, &watch, &now, e);
+    const char *pass = ok && !same_outputs(l->g, &want, &now) ? find_pass(l, &want) : NULL;
+    l->place->pass = mem_text(pass);
+    check_outputs_free(&want);
+    check_outputs_free(&now);
+    return ok && ((!l->failed && (!pass || l->place->pass)) ||
+                  err_set(e, KL_ERR_MEMORY, "out of memory: values of @%s", l->g->name));
+}
+
+/* Runs the program and compares what each command stores. */
+static bool locate_kernel(struct locating *l, const struct exec *x, struct err *e)
+{
+    struct check_outputs now = {0};
+    const struct exec_watch commands = {compare_command, l};
+    bool ok = check_run_program(x, l->g, l->device, l->v, &commands, &now, e);
+    check_outputs_free(&now);
+    return ok && (!l->node || locate_isolate(l, e));
+}
+
 bool check_locate(const struct graph *g, int device, bool fuse, double tolerance, const struct check_values *v,
                   struct check_place *place, struct err *e)
 {
     *place = (struct check_place){0};
-    struct check_outputs want = {0}, now = {0};
     const struct exec *x = exec_get(g, device, fuse, e);
-    struct locating l = {.g = g, .device = device, .fuse = fuse, .tolerance = tolerance, .v = v,
-                         .p = x ? x->program : NULL, .place = place};
-    const struct interp_watch watch = {keep_value, &l};
-    bool ok = x && (find_stored(&l) || err_set(e, KL_ERR_MEMORY, "out of memory: @%s", g->name)) &&
-              check_reference(g, device, v, &want, e) && check_interpret(l.p->g, v, &watch, &now, e) &&
-              (!l.failed || err_set(e, KL_ERR_MEMORY, "out of memory: values of @%s", g->name));
-    const char *pass = ok && !same_outputs(g, &want, &now) ? find_pass(&l, &want) : NULL;
-    if (pass) {
-        place->pass = mem_alloc(strlen(pass) + 1);
-        ok = place->pass ? strcpy(place->pass, pass) != NULL : err_set(e, KL_ERR_MEMORY, "out of memory: @%s", g->name);
-    }
-    check_outputs_free(&now);
-    const struct exec_watch commands = {compare_command, &l};
-    ok = ok && check_run_program(x, g, device, v, &commands, &now, e);
-    if (ok && l.node)
-        ok = locate_isolate(&l, e);
+    if (!x)
+        return false;
+    struct locating l = {.g = g, .device = device, .fuse = fuse, .tolerance = tolerance, .v = v, .p = x->program,
+                         .place = place};
+    bool ok = (find_stored(&l) || err_set(e, KL_ERR_MEMORY, "out of memory: @%s", g->name)) &&
+              locate_pass(&l, e) && locate_kernel(&l, x, e);
     for (ref r = 0; l.value && r < l.p->g->nnode; r++)
         mem_free(l.value[r]);
     mem_free(l.value);
     mem_free(l.stored);
-    check_outputs_free(&want);
-    check_outputs_free(&now);
     exec_unref(x);
     return ok;
 }

@@ -226,12 +226,6 @@ static struct dispatch_op *find_or_add(const char *name, struct err *e)
 
 static bool same_text(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
 
-static char *copy_text(const char *s)
-{
-    char *copy = mem_alloc(strlen(s) + 1);
-    return copy ? strcpy(copy, s) : NULL;
-}
-
 /* The permanent kernel record for these functions; *op is the op whose nodes a `run` computes. own: Kiln's function;
  * else NULL. */
 static const struct op_kernel *intern_op_kernel(const struct dispatch_op *op, const kl_kernel *fn,
@@ -251,7 +245,7 @@ static const struct op_kernel *intern_op_kernel(const struct dispatch_op *op, co
             !strcmp(k->name, new.name) && same_text(k->schema, fn->schema))
             return k;
     struct op_kernel *k = mem_alloc(sizeof *k);
-    if (k && (!fn->schema || (new.schema = copy_text(fn->schema)))) {
+    if (k && (!fn->schema || (new.schema = mem_text(fn->schema)))) {
         *k = new;
         k->next = kernels;
         k->fn.name = k->name;
@@ -382,7 +376,7 @@ static bool add_definition(const char *schema, uint32_t nin, uint32_t nout, size
     char name[CUSTOM_NAME];
     snprintf(name, sizeof name, "%.*s", (int)name_length, schema);
     struct dispatch_op *op = find_or_add(name, e);
-    char *own = op ? copy_text(schema) : NULL;
+    char *own = op ? mem_text(schema) : NULL;
     if (!own)
         return e->code ? false : err_set(e, KL_ERR_MEMORY, "out of memory");
     if (op->defined) {

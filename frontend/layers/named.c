@@ -19,10 +19,9 @@ static int64_t named_intern(const char *name)
     uint32_t i = 0;
     while (i < nknown && strcmp(known[i], name))
         i++;
-    char *copy = i == nknown && mem_reserve(&known, &known_cap, nknown + 1, sizeof *known) ? mem_alloc(strlen(name) + 1)
-        : NULL;
+    char *copy = i == nknown && mem_reserve(&known, &known_cap, nknown + 1, sizeof *known) ? mem_text(name) : NULL;
     if (copy)
-        known[nknown++] = strcpy(copy, name);
+        known[nknown++] = copy;
     int64_t number = i < nknown ? (int64_t)i + 1 : 0;
     pthread_mutex_unlock(&lock);
     return number;

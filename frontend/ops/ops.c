@@ -109,27 +109,17 @@ static kl_tensor ops_elementwise(const kl_site *site, const char *name, enum op 
     return record(&call);
 }
 
-/* The public function of a row has its name, but kl_max and kl_min are the reductions (contract.c): of two tensors they
- * are kl_maximum and kl_minimum.  Compilers evaluate this for constants. */
-#define kl_max_at kl_maximum_at
-#define kl_min_at kl_minimum_at
-#define kl_max_scalar_at kl_maximum_scalar_at
-#define kl_min_scalar_at kl_minimum_scalar_at
-static const char *public_name(const char *row)
-{
-    return !strcmp(row, "max") ? "maximum" : !strcmp(row, "min") ? "minimum"
-         : !strcmp(row, "max_scalar") ? "maximum_scalar" : !strcmp(row, "min_scalar") ? "minimum_scalar" : row;
-}
-
 #define EW1(name, ...)                                                       \
     kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a)               \
     {                                                                        \
         return ops_elementwise(site, #name, OP_##name, a, kl_none, kl_none); \
     }
-#define EW2(name, ...)                                                              \
-    kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, kl_tensor b)         \
-    {                                                                               \
-        return ops_elementwise(site, public_name(#name), OP_##name, a, b, kl_none); \
+#define EW2(name, ...) BINARY(name, name)
+#define EW2_AS(name, public, ...) BINARY(name, public)
+#define BINARY(name, public)                                                  \
+    kl_tensor kl_##public##_at(const kl_site *site, kl_tensor a, kl_tensor b) \
+    {                                                                         \
+        return ops_elementwise(site, #public, OP_##name, a, b, kl_none);      \
     }
 #define EW3(name, ...)                                                                   \
     kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, kl_tensor b, kl_tensor c) \
@@ -139,10 +129,10 @@ static const char *public_name(const char *row)
 #include "ir/ops/ops.def"
 
 /* The number is a slot of its own, so that the program does not depend on which numbers are equal. */
-#define SCALAR(name)                                                                 \
-    kl_tensor kl_##name##_scalar_at(const kl_site *site, kl_tensor a, double value)  \
-    {                                                                                \
-        return with_number(site, public_name(#name "_scalar"), OP_##name, a, value); \
+#define SCALAR(name, public)                                                          \
+    kl_tensor kl_##public##_scalar_at(const kl_site *site, kl_tensor a, double value) \
+    {                                                                                 \
+        return with_number(site, #public "_scalar", OP_##name, a, value);             \
     }
 
 static kl_tensor with_number(const kl_site *site, const char *name, enum op op, kl_tensor a, double value)
@@ -157,16 +147,12 @@ static kl_tensor with_number(const kl_site *site, const char *name, enum op op, 
     return compose_end(t, ops_elementwise(site, name, op, a, number, kl_none));
 }
 
-SCALAR(add)
-SCALAR(sub)
-SCALAR(mul)
-SCALAR(div)
-SCALAR(max)
-SCALAR(min)
-#undef kl_max_at
-#undef kl_min_at
-#undef kl_max_scalar_at
-#undef kl_min_scalar_at
+SCALAR(add, add)
+SCALAR(sub, sub)
+SCALAR(mul, mul)
+SCALAR(div, div)
+SCALAR(max, maximum)
+SCALAR(min, minimum)
 
 kl_tensor kl_cast_at(const kl_site *site, kl_tensor a, kl_dtype dtype)
 {

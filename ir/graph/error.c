@@ -2,15 +2,22 @@
 #include "ir/ir.h"
 #include <stdarg.h>
 
-bool err_set(struct err *e, kl_status code, const char *fmt, ...)
+bool err_set_v(struct err *e, kl_status code, const char *fmt, va_list ap)
 {
     if (e->code != KL_OK)
         return false;
     e->code = code;
-    e->call = 0;
+    e->call = e->inst = 0;
+    e->field = NULL;
+    format_text_v(e->msg, sizeof e->msg, fmt, ap);
+    return false;
+}
+
+bool err_set(struct err *e, kl_status code, const char *fmt, ...)
+{
     va_list ap;
     va_start(ap, fmt);
-    format_text_v(e->msg, sizeof e->msg, fmt, ap);
+    err_set_v(e, code, fmt, ap);
     va_end(ap);
     return false;
 }

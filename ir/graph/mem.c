@@ -58,6 +58,12 @@ void *mem_grow(void *p, size_t old_bytes, size_t new_bytes)
     return q;
 }
 
+char *mem_text(const char *s)
+{
+    char *copy = s ? mem_alloc(strlen(s) + 1) : NULL;
+    return copy ? strcpy(copy, s) : NULL;
+}
+
 void mem_free(void *p)
 {
     if (p)

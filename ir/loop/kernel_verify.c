@@ -4,7 +4,7 @@
 
 struct checker {
     const struct kernel *k;
-    struct flaw *flaw;
+    struct err *e;
     val *scope;           /* per value: the LOOP or IF that holds it, 0 the kernel; a loop holds its variable */
     val *outer;           /* per LOOP or IF: the one around it */
     bool *open;           /* per LOOP or IF */
@@ -24,11 +24,18 @@ static const struct { uint8_t operands; char result; } prim_rule[P_COUNT] = {
 #include "ir/math/prims.def"
 };
 
+bool kernel_broken(struct err *e, val v, const char *rule)
+{
+    if (e->code)
+        return false;
+    err_set(e, KL_ERR_INTERNAL, "%s", rule);
+    e->inst = v;
+    return false;
+}
+
 static bool kernel_verify_fail(const struct checker *c, val v, const char *rule)
 {
-    if (!c->flaw->rule)
-        *c->flaw = (struct flaw){v, rule};
-    return false;
+    return kernel_broken(c->e, v, rule);
 }
 
 static unsigned checked_dtype(const struct checker *c, val v) { return c->k->inst[v].dtype; }
@@ -621,7 +628,7 @@ static void kernel_verify_walk(struct checker *c)
 {
     const struct kernel *k = c->k;
     buffer_rules(c);
-    for (val v = 1; v < k->ninst && !c->flaw->rule; v++) {
+    for (val v = 1; v < k->ninst && !c->e->code; v++) {
         const struct linst *i = &k->inst[v];
         c->scope[v] = c->cur;
         if (i->dtype >= KL_DTYPE_COUNT || i->a >= k->ninst || i->b >= k->ninst || i->c >= k->ninst ||
@@ -645,8 +652,8 @@ static void kernel_verify_walk(struct checker *c)
         kernel_verify_fail(c, c->cur, "never ends");
     if (k->extent != kernel_extent(k))
         kernel_verify_fail(c, 0, "its extent is not that of its phases");
-    if (!c->flaw->rule)
-        threads_verify(k, c->flaw);
+    if (!c->e->code)
+        threads_verify(k, c->e);
 }
 
 bool kernel_phase(const struct kernel *k, struct phase *p)
@@ -712,29 +719,30 @@ const char *kernel_needs_gpu(const struct kernel *k)
     return NULL;
 }
 
-bool kernel_check(const struct kernel *k, struct flaw *f)
+bool kernel_check(const struct kernel *k, struct err *e)
 {
-    *f = (struct flaw){0};
-    struct checker c = {.k = k, .flaw = f};
+    struct checker c = {.k = k, .e = e};
     struct mem_arena mem = {0};
     c.scope = mem_arena_alloc(&mem, k->ninst * sizeof *c.scope);
     c.outer = mem_arena_alloc(&mem, k->ninst * sizeof *c.outer);
     c.open = mem_arena_alloc(&mem, k->ninst * sizeof *c.open);
     c.next = mem_arena_alloc(&mem, k->ninst * sizeof *c.next);
-    if (!mem.failed)
+    if (mem.failed)
+        err_set(e, KL_ERR_MEMORY, "out of memory verifying kernel %s", k->name);
+    else
         kernel_verify_walk(&c);
     mem_arena_free(&mem);
-    return !mem.failed && !f->rule;
+    return !e->code;
 }
 
 bool kernel_verify(const struct kernel *k, struct err *e)
 {
-    struct flaw f;
-    if (kernel_check(k, &f))
+    struct err broken = {0};
+    if (kernel_check(k, &broken))
         return true;
-    if (!f.rule)
-        return err_set(e, KL_ERR_MEMORY, "out of memory verifying kernel %s", k->name);
-    if (!f.at)
-        return err_set(e, KL_ERR_INTERNAL, "kernel %s: %s", k->name, f.rule);
-    return err_set(e, KL_ERR_INTERNAL, "kernel %s: %%%u: %s", k->name, f.at, f.rule);
+    if (broken.code == KL_ERR_MEMORY)
+        return err_set(e, KL_ERR_MEMORY, "%s", broken.msg);
+    if (!broken.inst)
+        return err_set(e, KL_ERR_INTERNAL, "kernel %s: %s", k->name, broken.msg);
+    return err_set(e, KL_ERR_INTERNAL, "kernel %s: %%%u: %s", k->name, broken.inst, broken.msg);
 }

@@ -21,7 +21,7 @@ struct uniformity {
     uint32_t groups;          /* subgroups of the block; 0: more than a set has bits, and no roles */
     uint32_t synchronized;         /* the subgroups that the barriers of a role are for; 0: there are none yet */
     bool rose;
-    struct flaw *flaw;
+    struct err *e;
 };
 
 static uint8_t uniformity_max(uint8_t a, uint8_t b) { return a > b ? a : b; }
@@ -148,16 +148,16 @@ static void verify_threads_check(struct uniformity *w, val v)
     if (i->op == L_IF && i->imm && !role_of(w, i->a))
         rule = "registers of what is no role";
     if (rule)
-        *w->flaw = (struct flaw){v, rule};
+        kernel_broken(w->e, v, rule);
     if (w->subgroup > 1 && uses_tile(w->k, i) &&
         uniformity_max(control_uniformity(w), verify_threads_operands(w, i)) == SHARE_NONE)
-        *w->flaw = (struct flaw){v, "a tile whose subgroup does not agree on it"};
+        kernel_broken(w->e, v, "a tile whose subgroup does not agree on it");
 }
 
 static void round_of(struct uniformity *w, void (*visit)(struct uniformity *, val))
 {
     w->depth = 0;
-    for (val v = 1; v < w->k->ninst && !w->flaw->rule; v++) {
+    for (val v = 1; v < w->k->ninst && !w->e->code; v++) {
         const struct linst *i = &w->k->inst[v];
         if (i->op == L_END) {
             const struct linst *head = &w->k->inst[w->open[--w->depth]];
@@ -179,14 +179,14 @@ static void round_of(struct uniformity *w, void (*visit)(struct uniformity *, va
     }
 }
 
-bool threads_verify(const struct kernel *k, struct flaw *f)
+bool threads_verify(const struct kernel *k, struct err *e)
 {
     if (!kernel_has_blocks(k))
         return true;
-    struct uniformity w = {.k = k, .flaw = f, .rose = true};
+    struct uniformity w = {.k = k, .e = e, .rose = true};
     w.of = mem_alloc(k->ninst);
     if (!w.of)
-        return false;
+        return err_set(e, KL_ERR_MEMORY, "out of memory verifying kernel %s", k->name);
     for (int round = 0; w.rose; round++) {
         w.rose = false;
         for (val v = 1; round == ROUNDS && v < k->ninst; v++)
@@ -196,5 +196,5 @@ bool threads_verify(const struct kernel *k, struct flaw *f)
     }
     round_of(&w, verify_threads_check);
     mem_free(w.of);
-    return !f->rule;
+    return !e->code;
 }

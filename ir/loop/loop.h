@@ -369,9 +369,9 @@ bool kernel_parse(const char *text, size_t len, const char *file, const struct s
                   struct err *e);
 void kernels_free(struct kernels *k);
 /* ---- kernel_verify.c ---- */
-struct flaw { val at; const char *rule; };          /* at 0: the whole kernel; rule NULL: out of memory */
-bool kernel_check(const struct kernel *k, struct flaw *f);
-bool kernel_verify(const struct kernel *k, struct err *e); /* the flaw as an error */
+/* false: *e is the rule that is broken, with the instruction (INTERNAL), or there is no memory. */
+bool kernel_check(const struct kernel *k, struct err *e);
+bool kernel_verify(const struct kernel *k, struct err *e); /* the same with the kernel's name in the text */
 int64_t kernel_extent(const struct kernel *k);      /* the value that k->extent must have: iterations of all phases */
 struct phase { val first, end; int64_t base, extent; }; /* instructions [first, end); base: its first iteration */
 /* the next phase; *p starts as zeroes; false: there are no more */
@@ -382,10 +382,12 @@ bool kernel_shares(const struct kernel *k, val first, val end);
 const char *kernel_needs_gpu(const struct kernel *k);   /* the first feature that needs a GPU; NULL: none */
 bool kernel_has_blocks(const struct kernel *k);         /* does it have a grid loop, whose threads run independently? */
 /* ---- kernel_verify_tile.c, kernel_verify_threads.c: rules of one instruction ---- */
+/* An error of the instruction: rule says what is wrong with it.  false. */
+bool kernel_broken(struct err *e, val v, const char *rule);
 /* do the shapes of v and its operands fit? */
 bool tile_shapes(const struct kernel *k, val v, const char **rule);
 /* Called after all other rules: all threads reach each barrier, whole subgroups reach each tile. */
-bool threads_verify(const struct kernel *k, struct flaw *f);
+bool threads_verify(const struct kernel *k, struct err *e);
 /* ---- kernel_interp.c ---- */
 /* Runs iterations of a kernel without compiling it.  Every access is checked: bounds, races, loads of elements that
  * were not stored.  A kernel of several phases must be run in one call, because stores of other calls are not known. */

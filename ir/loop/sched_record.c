@@ -1,7 +1,6 @@
 /* Fields of scheduling records, by the tables of the families. */
 #include "sched_record.h"
 #include <inttypes.h>
-#include <stdarg.h>
 #include <string.h>
 
 uint64_t sched_get(const struct sched_record *s, const struct sched_field *f, unsigned side)
@@ -38,35 +37,30 @@ uint32_t sched_field_find(const struct sched_family *family, const char *word)
     return MAX_SCHED_FIELDS;
 }
 
-bool sched_refuse(struct sched_refusal *r, const char *field, const char *fmt, ...)
+static bool number_in_range(const struct sched_field *f, uint64_t v)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    format_text_v(r->why, sizeof r->why, fmt, ap);
-    va_end(ap);
-    r->field = field;
+    return (f->chosen && !v) ||
+           (v >= (uint64_t)f->min && v <= (uint64_t)f->max && (!f->power || !(v & (v - 1))));
+}
+
+static bool refuse_number(const struct sched_field *f, uint64_t v, struct err *e)
+{
+    if (f->power)
+        err_set(e, KL_ERR_ARGUMENT, "%s %" PRIu64 ": it may be %s1, 2, 4 .. %" PRId64, f->word, v, f->min ? "" : "0, ",
+                f->max);
+    else
+        err_set(e, KL_ERR_ARGUMENT, "%s %" PRIu64 ": it may be %" PRId64 " to %" PRId64, f->word, v, f->min, f->max);
+    e->field = f->word;
     return false;
 }
 
-static bool number_in_range(const struct sched_field *f, uint64_t v, struct sched_refusal *r)
-{
-    if (f->chosen && !v)
-        return true;
-    if (v >= (uint64_t)f->min && v <= (uint64_t)f->max && (!f->power || !(v & (v - 1))))
-        return true;
-    if (f->power)
-        return sched_refuse(r, f->word, "%s %" PRIu64 ": it may be %s1, 2, 4 .. %" PRId64, f->word, v,
-                            f->min ? "" : "0, ", f->max);
-    return sched_refuse(r, f->word, "%s %" PRIu64 ": it may be %" PRId64 " to %" PRId64, f->word, v, f->min, f->max);
-}
-
-bool sched_in_range(const struct sched_family *family, const struct sched_record *s, struct sched_refusal *r)
+bool sched_in_range(const struct sched_family *family, const struct sched_record *s, struct err *e)
 {
     for (uint32_t i = 0; i < family->n; i++) {
         const struct sched_field *f = &family->field[i];
         for (unsigned side = 0; f->form != FORM_SET && side < (f->sides ? f->sides : 1u); side++)
-            if (!number_in_range(f, sched_get(s, f, side), r))
-                return false;
+            if (!number_in_range(f, sched_get(s, f, side)))
+                return refuse_number(f, sched_get(s, f, side), e);
     }
     return true;
 }

@@ -36,11 +36,7 @@ void sched_set(struct sched_record *s, const struct sched_field *f, unsigned sid
 /* The number of a field by its word; MAX_SCHED_FIELDS: the family has none. */
 uint32_t sched_field_find(const struct sched_family *f, const char *word);
 
-/* Why a record is refused: which field (its word; NULL: the kind), and a sentence. */
-struct sched_refusal { const char *field; char why[240]; };
-bool sched_refuse(struct sched_refusal *r, const char *field, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));      /* false */
-/* Has each field a number that the table allows? */
-bool sched_in_range(const struct sched_family *f, const struct sched_record *s, struct sched_refusal *r);
+/* Has each field a number that the table allows?  false: *e, with the field.  [errors ARGUMENT] */
+bool sched_in_range(const struct sched_family *f, const struct sched_record *s, struct err *e);
 
 #endif

@@ -548,17 +548,18 @@ static bool parse_kernel_header(struct kernel_reader *r)
 /* Puts the kernel into its normal form and verifies it; errors get the position of the value's line. */
 static bool kernel_parse_canonicalize(struct kernel_reader *r, const char *end)
 {
-    struct flaw f;
+    struct err broken = {0};
     val *from = mem_alloc(r->k->ninst * sizeof *from);
     bool ok = from && kernel_canonicalize(r->k, from);
     r->k->extent = ok ? kernel_extent(r->k) : 1;
     if (!ok) {
         lex_no_memory(&r->l);
-    } else if (!(ok = kernel_check(r->k, &f))) {
-        struct spot s = f.at && from[f.at] ? r->spot[from[f.at]] : (struct spot){end, r->l.line_start, r->l.line};
+    } else if (!(ok = kernel_check(r->k, &broken))) {
+        val at = broken.inst ? from[broken.inst] : 0;
+        struct spot s = at ? r->spot[at] : (struct spot){end, r->l.line_start, r->l.line};
         r->l.line = s.line;
         r->l.line_start = s.line_start;
-        f.rule ? lex_fail(&r->l, s.at, "%s", f.rule) : lex_no_memory(&r->l);
+        broken.code == KL_ERR_MEMORY ? lex_no_memory(&r->l) : lex_fail(&r->l, s.at, "%s", broken.msg);
     }
     mem_free(from);
     return ok;

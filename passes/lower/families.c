@@ -99,10 +99,10 @@ void select_family(struct lowering *w, enum group_kind kind, void *facts, void *
     if (!f)
         reject_schedule(w, NULL, "the kernel's kind is not a choice");
     legal = legal && f->legal(facts, &s) &&
-            (!c->want || sched_in_range(&sched_families[s.kind], &s.record, c->refusal));
+            (!c->want || sched_in_range(&sched_families[s.kind], &s.record, &w->k->err));
     schedule_set(w->k, &s.record);
-    if (!legal && !w->k->err.code)
-        err_set(&w->k->err, KL_ERR_ARGUMENT, "%s: %s", w->k->name, c->refusal->why);
-    if (legal && !c->only && !w->k->err.code)
+    if (!legal)
+        reject_schedule(w, NULL, "the kernel cannot have the record");
+    else if (!w->k->err.code)
         f->emit(group, &s);
 }

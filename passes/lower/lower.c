@@ -666,15 +666,12 @@ static bool build_kernel(struct lowering *w, struct err *e)
     kernel_take_symbols(w->k, w->placeholders);
     const struct chooser *c = w->chooser;
     /* before anything is computed from its numbers */
-    if (c->want && !sched_in_range(&sched_families[c->want->kind], &c->want->record, c->refusal))
-        return err_set(e, KL_ERR_ARGUMENT, "%s: %s", w->k->name, c->refusal->why);
-    select_group(w);
+    if (!c->want || sched_in_range(&sched_families[c->want->kind], &c->want->record, &w->k->err))
+        select_group(w);
     if (w->k->err.code == KL_ERR_COMPILE) /* what else is wrong with it does not matter */
-        return err_set(e, KL_ERR_COMPILE, "%s", w->k->err.msg);
-    if (w->chooser->only)
-        return !w->k->err.code || err_set(e, w->k->err.code, "%s", w->k->err.msg);
+        return *e = w->k->err, false;
     estimate_kernel(w);
-    return kernel_clean(w->k) ? kernel_verify(w->k, e) : err_set(e, w->k->err.code, "%s", w->k->err.msg);
+    return kernel_clean(w->k) ? kernel_verify(w->k, e) : (*e = w->k->err, false);
 }
 
 #ifndef NDEBUG
@@ -702,7 +699,7 @@ static bool verify_memo_hit(const struct lowering *w, struct err *e)
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
     const struct chooser *c = w->chooser;
-    bool keyed = !c->only && !w->placeholders && lower_key_make(&s->key, w, target_hash(s, c));
+    bool keyed = !w->placeholders && lower_key_make(&s->key, w, target_hash(s, c));
     w->out->group = keyed ? s->key.hash : (struct hash128){0};
     keyed = keyed && (!c->want || lower_key_schedule(&s->key, c->want));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
@@ -720,19 +717,19 @@ static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
     return true;
 }
 
-/* Lowers a group as c says. */
-static bool lower_as(struct lowerer *s, uint32_t group, struct chooser *c, struct lowered *out, struct err *e)
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out, struct err *e)
 {
+    struct chooser c = {.want = want};
     *out = (struct lowered){.k = kernel_new("")};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
-    struct lowering w = {.k = out->k, .g = s->g, .group = group, .chooser = c, .out = out,
+    struct lowering w = {.k = out->k, .g = s->g, .group = group, .chooser = &c, .out = out,
                          .placeholders = s->placeholders && s->placeholders->n ? s->placeholders : NULL,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .pitch = s->pitch, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
-    w.gpu = chooser_find(c, s->targets, s->g->node[w.member[0]].device);
+    w.gpu = chooser_find(&c, s->targets, s->g->node[w.member[0]].device);
     w.assigned = s->assigned[group];
     lower_name(s, group, out->k);
     if (find_or_build(s, &w, e))
@@ -741,24 +738,6 @@ static bool lower_as(struct lowerer *s, uint32_t group, struct chooser *c, struc
     mem_free(out->arg);
     *out = (struct lowered){0};
     return false;
-}
-
-bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out,
-                 struct sched_refusal *r, struct err *e)
-{
-    return lower_as(s, group, &(struct chooser){.want = want, .refusal = r}, out, e);
-}
-
-bool lower_choose(struct lowerer *s, uint32_t group, const struct schedule *want, struct schedule *out,
-                  struct sched_refusal *r, struct err *e)
-{
-    struct lowered l;
-    if (!lower_as(s, group, &(struct chooser){.want = want, .refusal = r, .only = true}, &l, e))
-        return false;
-    *out = *schedule_of(l.k);
-    kernel_free(l.k);
-    mem_free(l.arg);
-    return true;
 }
 
 void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,

@@ -23,12 +23,15 @@ struct hash128 chooser_hash(const struct chooser *c) { return bytes_hash(c->caps
 
 bool reject_schedule(const struct lowering *w, const char *field, const char *fmt, ...)
 {
-    char why[sizeof w->chooser->refusal->why];
+    struct err *e = &w->k->err;
+    if (e->code)
+        return false;
     va_list ap;
     va_start(ap, fmt);
-    format_text_v(why, sizeof why, fmt, ap);
+    err_set_v(e, KL_ERR_ARGUMENT, fmt, ap);
+    e->field = field;
     va_end(ap);
-    return sched_refuse(w->chooser->refusal, field, "%s", why);
+    return false;
 }
 
 bool schedule_width_is(const struct lowering *w, const struct schedule *s, unsigned own)

@@ -11,8 +11,6 @@ struct chooser {
     const struct caps *caps;
     uint32_t target;                    /* its number among the program's targets */
     const struct schedule *want;        /* user-supplied; NULL: all is chosen */
-    struct sched_refusal *refusal;      /* of the user-supplied record */
-    bool only;                          /* the record is all that is asked for: no kernel is emitted */
 };
 
 /* ---- families.c ---- */

@@ -44,7 +44,7 @@ static bool plan_lower(struct planner *p)
     }
     for (uint32_t i = 0; i < p->g->ngroup; i++)
         if (p->non_fusible[i] ? !plan_non_fusible(p, i)
-                : !lower_group(p->lowerer, i, NULL, &p->low[i], NULL, p->e) || !plan_share_kernel(p, i))
+                : !lower_group(p->lowerer, i, NULL, &p->low[i], p->e) || !plan_share_kernel(p, i))
             return false;
     return true;
 }

@@ -11,16 +11,16 @@
 #include <string.h>
 
 /* The error for a line whose record is refused; own: the record that the kernel has without it. */
-static bool refuse_line(struct planner *p, const struct sched_line *line, const struct sched_refusal *r,
+static bool refuse_line(struct planner *p, const struct sched_line *line, const struct err *r,
                         const struct schedule *own)
 {
     const struct sched_section *section = p->root->section;
     if (r->field)
         return schedule_refuse(section, line,
                                COLUMN_FIELDS + sched_field_find(&sched_families[line->sched.kind], r->field), p->e,
-                               "%s", r->why);
+                               "%s", r->msg);
     char *text = schedule_line(own);
-    schedule_refuse(section, line, COLUMN_KIND, p->e, "%s: its own record is \"%s\"", r->why,
+    schedule_refuse(section, line, COLUMN_KIND, p->e, "%s: its own record is \"%s\"", r->msg,
                     text ? text : "of another kind");
     mem_free(text);
     return false;
@@ -30,10 +30,10 @@ static bool refuse_line(struct planner *p, const struct sched_line *line, const 
 static bool plan_relower_group(struct planner *p, uint32_t group, const struct sched_line *line)
 {
     struct lowered *l = &p->low[group], again;
-    struct sched_refusal r = {0};
     struct err e = {0};
-    if (!lower_group(p->lowerer, group, &line->sched, &again, &r, &e))
-        return r.why[0] ? refuse_line(p, line, &r, schedule_of(l->k)) : err_set(p->e, e.code, "%s", e.msg);
+    if (!lower_group(p->lowerer, group, &line->sched, &again, &e))
+        return e.code == KL_ERR_ARGUMENT ? refuse_line(p, line, &e, schedule_of(l->k))
+                                         : err_set(p->e, e.code, "%s", e.msg);
     mem_free(l->arg);
     *l = again;
     return plan_share_kernel(p, group);
@@ -101,11 +101,10 @@ static bool lower_tuned(struct planner *p, uint32_t group)
 {
     struct lowered *l = &p->low[group], again;
     struct schedule s;
-    struct sched_refusal r = {0};
     struct err why = {0};
     if (!p->root->tuned->find(p->root->tuned, l->group, &s) || s.kind >= SCHED_COUNT)
         return true;
-    if (!lower_group(p->lowerer, group, &s, &again, &r, &why))
+    if (!lower_group(p->lowerer, group, &s, &again, &why))
         return why.code != KL_ERR_MEMORY || err_set(p->e, KL_ERR_MEMORY, "%s", why.msg);
     mem_free(l->arg);
     *l = again;

@@ -40,10 +40,9 @@ static bool try_schedule(struct lowerer *s, uint32_t group, const struct schedul
                          struct hash128 *hash, bool *had, struct err *e)
 {
     struct lowered l;
-    struct sched_refusal r;
     struct err why = {0};
     *had = false;
-    if (!lower_group(s, group, wanted, &l, &r, &why))
+    if (!lower_group(s, group, wanted, &l, &why))
         return why.code != KL_ERR_MEMORY || err_set(e, KL_ERR_MEMORY, "%s", why.msg);
     *got = *schedule_of(l.k);
     *hash = kernel_hash(l.k);

@@ -207,9 +207,7 @@ static _Thread_local char *requested; /* by dump_next_to, owned; NULL: none */
 void dump_next_to(const char *dir)
 {
     mem_free(requested);
-    requested = dir && *dir ? mem_alloc(strlen(dir) + 1) : NULL;
-    if (requested)
-        strcpy(requested, dir);
+    requested = dir && *dir ? mem_text(dir) : NULL;
 }
 
 struct dump *dump_begin(const char *trace)

@@ -31,10 +31,9 @@ static void source_open(struct source_file *f, const char *name)
     char why[512];
     int64_t size = 0;
     source_close(f);
-    f->name = mem_alloc(strlen(name) + 1);
+    f->name = mem_text(name);
     if (!f->name)
         return;
-    strcpy(f->name, name);
     int fd = is_source_name(name) ? regular_file_open(name, name, 0, &size, why, sizeof why) : -1;
     FILE *in = fd >= 0 ? fdopen(fd, "rb") : NULL;
     if (in && size <= FILE_MAX && (f->text = mem_alloc((size_t)size + 1)))

@@ -251,8 +251,7 @@ static void start_for_file(void)
 {
     struct err e = {0};
     const char *env = getenv("KILN_PROFILE");
-    if (!env || !*env || !(file = mem_alloc(strlen(env) + 1))) return;
-    strcpy(file, env);
+    if (!env || !*env || !(file = mem_text(env))) return;
     owner = getpid();
     if (!timeline_start(true, &e) || atexit(timeline_write_file)) {
         mem_free(file);

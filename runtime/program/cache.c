@@ -566,7 +566,7 @@ static void record_miss_cause(struct entry *t, const struct entry *near, bool ev
                  near->exec.fuse ? "fused" : "unfused",
                  near->outdated ? ", before it was tuned" :
                  near->exec.schedules == t->exec.schedules ? "" : ", with other schedules");
-    if ((t->exec.miss = mem_alloc(strlen(text) + 1))) strcpy(t->exec.miss, text);
+    t->exec.miss = mem_text(text);
 }
 
 void program_entry_free(struct entry *t)
@@ -685,13 +685,12 @@ static const struct exec *start_background(struct entry *t, const struct graph *
     const struct exec *unfused = exec_get(captured, t->exec.device, false, e);
     struct graph *own = unfused ? graph_clone(captured) : NULL;
     struct exec *s = own ? mem_alloc(sizeof *s) : NULL;
-    char *miss = s && t->exec.miss ? mem_alloc(strlen(t->exec.miss) + 1) : NULL;
+    char *miss = s ? mem_text(t->exec.miss) : NULL;
     if (!s) {
         graph_free(own);
         exec_unref(unfused);
         return NULL;
     }
-    if (miss) strcpy(miss, t->exec.miss);
     *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program,
                        .fn = unfused->fn, .phases = unfused->phases,
                        .work_bytes = unfused->work_bytes, .interpreted = unfused->interpreted,

@@ -112,7 +112,7 @@ static bool find_tunables(struct tuner *t, struct unit *u, const struct program 
         struct lowered l;
         /* the interpreter has no schedules */
         if (c->kind != CMD_KERNEL || !device_backend(c->device, NULL)) continue;
-        if (!lower_group(u->lowerer, c->group, NULL, &l, NULL, t->e)) {
+        if (!lower_group(u->lowerer, c->group, NULL, &l, t->e)) {
             ok = false;
             break;
         }
@@ -300,10 +300,9 @@ static bool next_candidate(struct tuner *t, struct unit *u, struct tunable *k)
         k->done = !k->moved || k->ntried == MAX_TRIED;
         if (k->done) return true;
         struct lowered l;
-        struct sched_refusal refusal;
         k->moved = false;
         k->next = 0;
-        if (!lower_group(u->lowerer, k->group, &k->now, &l, &refusal, t->e)) return false;
+        if (!lower_group(u->lowerer, k->group, &k->now, &l, t->e)) return false;
         bool ok = lower_candidates(u->lowerer, k->group, l.k, pool_threads(), k->list, &k->nlist, t->e);
         kernel_free(l.k);
         mem_free(l.arg);

@@ -391,7 +391,7 @@ static void tuned_units(unsigned dtype)
     bool ok = passes_run(h, &(struct pass_options){.fuse = true});
     struct lowerer *s = ok ? lowerer_new(h, &(struct target_set){&target, 1}, 0, NULL, NULL) : NULL;
     values_random(&rng, g, &g->input, false, &in);
-    ok = s && lower_group(s, 0, NULL, &l, NULL, &e) && lower_candidates(s, 0, l.k, 1, list, &n, &e) &&
+    ok = s && lower_group(s, 0, NULL, &l, &e) && lower_candidates(s, 0, l.k, 1, list, &n, &e) &&
          run_on(g, "ref", true, &in, &none, NULL, &want, &e);
     check(ok, "%s", e.msg);
     for (uint32_t i = 0; i < n; i++) {

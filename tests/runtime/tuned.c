@@ -108,7 +108,7 @@ static uint32_t test_candidates_of(const struct graph *g, struct lowerer *s, uin
     struct lowered l;
     struct schedule list[MAX_CANDIDATES];
     uint32_t n = 0;
-    if (!check(lower_group(s, group, NULL, &l, NULL, &e), "lowered: %s", e.msg)) return 0;
+    if (!check(lower_group(s, group, NULL, &l, &e), "lowered: %s", e.msg)) return 0;
     check(lower_candidates(s, group, l.k, 2, list, &n, &e), "candidates: %s", e.msg);
     for (uint32_t i = 0; i < n; i++) {
         struct one one = {{find_one}, l.group, list[i]};
@@ -224,7 +224,7 @@ static void test_records(void)
     char path[160];
     bool ok = passes_run(fused, &(struct pass_options){.fuse = true}) && exec_targets(fused, DEVICE_CPU, &targets, &e);
     struct lowerer *s = ok ? lowerer_new(fused, &targets.set, 0, NULL, NULL) : NULL;
-    ok = s && lower_group(s, 0, NULL, &l, NULL, &e) && lower_candidates(s, 0, l.k, 1, list, &n, &e) && n > 1;
+    ok = s && lower_group(s, 0, NULL, &l, &e) && lower_candidates(s, 0, l.k, 1, list, &n, &e) && n > 1;
     if (check(ok, "candidates: %s", e.msg)) {
         check(find_tuned(path) == 0 && is_now(g, &chosen), "no record");
         check(tuned_keep(DEVICE_CPU, &(struct tuned_record){l.group, list[0]}, 1, &e), "kept: %s", e.msg);

@@ -426,9 +426,8 @@ static bool run_case(const struct scope *s, struct lowerer *lowerer, uint32_t gr
     struct kernel_cases *c = s->c;
     struct lowered l = {0};
     struct err e = {0};
-    struct sched_refusal refusal = {0};
-    if (!lower_group(lowerer, group, want, &l, want ? &refusal : NULL, &e)) {
-        if (want && e.code == KL_ERR_ARGUMENT && refusal.why[0]) {
+    if (!lower_group(lowerer, group, want, &l, &e)) {
+        if (want && e.code == KL_ERR_ARGUMENT && e.msg[0]) {
             c->refused++;
             return true;
         }
@@ -475,7 +474,6 @@ static bool refuse_out_of_range(const struct scope *s, struct lowerer *lowerer, 
     for (uint32_t i = 0; i < family->n; i++) {
         const struct sched_field *f = &family->field[i];
         struct schedule want = *own;
-        struct sched_refusal r = {0};
         struct lowered l = {0};
         struct err e = {0};
         uint64_t v;
@@ -486,8 +484,8 @@ static bool refuse_out_of_range(const struct scope *s, struct lowerer *lowerer, 
         if (!out_of_range(f, &v))
             continue;
         sched_set(&want.record, f, 0, v);
-        bool refused = !lower_group(lowerer, group, &want, &l, &r, &e);
-        ok &= check(refused && e.code == KL_ERR_ARGUMENT && r.field && !strcmp(r.field, f->word),
+        bool refused = !lower_group(lowerer, group, &want, &l, &e);
+        ok &= check(refused && e.code == KL_ERR_ARGUMENT && e.field && !strcmp(e.field, f->word),
                     "%s, %s: %s %s %" PRIu64 " is not refused", s->what, s->caps->name, family->word, f->word, v);
         kernel_free(l.k);
         mem_free(l.arg);
