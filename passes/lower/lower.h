@@ -129,6 +129,9 @@ val lower_threads(struct lowering *w, int64_t threads, struct tasks *t);
 void lower_tasks_end(struct lowering *w, const struct tasks *t);
 /* So many adjacent elements, of the largest elements that members have in memory, are one access of a GPU. */
 int64_t lower_access(const struct lowering *w);
+/* The same of rows of `row` elements, for all values of its symbols, and of the arrays that have an element for each of
+ * `elements` in all rows (lower_pitch.c). */
+int64_t lower_row_access(const struct lowering *w, struct size row, int64_t elements);
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);
 

@@ -6,8 +6,7 @@
  * vectors, and no result depends on it.  Inputs, states and outputs have no pitch, nor has what anything but a kernel
  * reads: their memory is laid out by their shape.
  *
- * Only operands and results of large products get a pitch: other kernels gain little by it.
- */
+ * Only operands and results of large products get a pitch: other kernels gain little by it. */
 #include "lower_schedule.h"
 
 enum { ACCESS_BYTES = 16, PITCH_BYTES = 64 };
@@ -100,4 +99,51 @@ int64_t pitched_numel(const struct graph *g, const int64_t *pitch, ref r)
     const struct shape *s = node_shape(g, r);
     int64_t n = node_numel(g, r);
     return pitch && pitch[r] && n ? n / s->dim[s->rank - 1] * pitch[r] : n;
+}
+
+/* ---- accesses of rows ---- */
+
+/* The largest power of two, at most `access`, of which a size is a multiple for all values of its symbols. */
+static int64_t access_of_size(struct size s, int64_t access)
+{
+    while (!size_divides(s, access))
+        access /= 2;
+    return access;
+}
+
+/* Arrays of rows: `access` elements of each are 16 bytes or less, and begin at a multiple of as many in every row. */
+struct row_arrays {
+    struct size row;
+    int64_t elements, access;
+    bool any;
+};
+
+static void row_arrays_add(struct row_arrays *a, const struct lowering *w, ref x)
+{
+    const struct shape *shape = node_shape(w->g, x);
+    int64_t bytes = (int64_t)dtype_size(w->g->node[x].dtype), access = ACCESS_BYTES / bytes;
+    if (node_numel(w->g, x) != a->elements)
+        return;
+    bool padded = w->pitch[x] && size_equal(a->row, size_constant(shape->dim[shape->rank - 1]));
+    access = access_of_size(padded ? size_constant(w->pitch[x]) : a->row, access);
+    a->access = access < a->access ? access : a->access;
+    a->any = true;
+}
+
+int64_t lower_row_access(const struct lowering *w, struct size row, int64_t elements)
+{
+    enum { MAX_ACCESS = 8 };
+    struct row_arrays a = {row, elements, MAX_ACCESS, false};
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        ref r = w->member[m];
+        if (w->stored[r] && !op_is_reduce(w->g->node[r].op))
+            row_arrays_add(&a, w, r);
+        for (unsigned i = 0; i < w->g->node[r].nin; i++) {
+            bool linear;
+            ref x = node_operand(w->g, r, i, &linear);
+            if (lower_in_memory(w, x))
+                row_arrays_add(&a, w, x);
+        }
+    }
+    return a.any ? a.access : access_of_size(row, MAX_ACCESS);
 }

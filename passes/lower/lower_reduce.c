@@ -675,16 +675,6 @@ static bool is_row(const struct reduce *r)
     return r->n->attr.reduce.lanes == 64 || behind == 1;
 }
 
-/* Adjacent elements that a thread may access at once.  Symbolic rows have to consist of whole accesses for all values
- * of the symbols. */
-static int64_t row_access(const struct reduce *r)
-{
-    int64_t access = lower_access(r->w);
-    while (!size_is_constant(r->len) && access > 1 && r->len.number % access)
-        access /= 2;
-    return access;
-}
-
 static struct reduce_facts facts_of(const struct reduce *r)
 {
     enum { MIN_BLOCKED = 64 }; /* least number of results, which are a few blocks of rows */
@@ -696,7 +686,9 @@ static struct reduce_facts facts_of(const struct reduce *r)
                              .len = r->len.bound, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
                              .element = (int64_t)dtype_size(w->g->node[x].dtype),
                              .compute = (int64_t)dtype_size(dtype_compute(r->n->dtype)),
-                             .prologue = lower_is_member(w, x), .is_row = is_row(r), .access = row_access(r)};
+                             .prologue = lower_is_member(w, x), .is_row = is_row(r), .access = lower_access(w)};
+    if (f.is_row && (shape_count(&r->kept) > 1 || !size_is_constant(r->len))) /* else the row begins at 0 */
+        f.access = smaller_of(f.access, lower_row_access(w, r->len, node_numel(w->g, r->n->in[0])));
     f.max = f.lanes ? r->kept.rank : axes_behind(r);
     for (uint32_t m = 0; m < w->nmember; m++)
         f.ops += r->len.bound < LONG_COLUMN || lower_in_prologue(w, w->member[m]);

@@ -442,47 +442,6 @@ static void try_rows(struct rows_facts *f, const struct schedule *schedule)
     memset(w->row_copy, 0, w->nmember * sizeof *w->row_copy);
 }
 
-/* Arrays with a value for each element of the rows: those with one for each row are accessed once. */
-struct row_arrays {
-    int64_t bytes;              /* of the largest elements, or of the smallest that count */
-    int64_t distances;          /* the elements from row to row of all arrays, ORed: for multiples of powers of two */
-};
-
-static void count_row_array(const struct rows *s, ref x, struct row_arrays *a)
-{
-    const struct lowering *w = s->w;
-    const struct shape *shape = node_shape(w->g, x);
-    bool padded = w->pitch[x] && shape->dim[shape->rank - 1] == s->space.length && size_is_constant(rows_length(s));
-    int64_t bytes = (int64_t)dtype_size(w->g->node[x].dtype);
-    a->bytes = bytes > a->bytes ? bytes : a->bytes;
-    a->distances |= padded ? w->pitch[x] : s->space.length;
-}
-
-/* As lower_access, of these arrays: adjacent elements that a thread may access at once.  Rows with a pitch
- * (lower_pitch.c) begin at multiples of an access, whatever their length is. */
-static int64_t rows_access(const struct rows *s)
-{
-    enum { ACCESS = 16, MAX_COUNT = 8 };
-    const struct lowering *w = s->w;
-    int64_t elements = s->space.rows * s->space.length;
-    struct row_arrays a = {.bytes = ACCESS / MAX_COUNT};
-    for (uint32_t m = 0; m < w->nmember; m++) {
-        const struct node *n = &w->g->node[w->member[m]];
-        if (w->stored[w->member[m]] && rows_is_full(s, w->member[m]))
-            count_row_array(s, w->member[m], &a);
-        for (unsigned i = 0; i < n->nin; i++) {
-            bool linear;
-            ref x = node_operand(w->g, w->member[m], i, &linear);
-            if (lower_in_memory(w, x) && node_numel(w->g, x) == elements)
-                count_row_array(s, x, &a);
-        }
-    }
-    int64_t access = ACCESS / a.bytes, distances = a.distances ? a.distances : s->space.length;
-    while (access > 1 && distances % access)
-        access /= 2;
-    return access;
-}
-
 void rows_emit(struct rows *s, const struct schedule *schedule)
 {
     s->keep = schedule->rows.keep;
@@ -494,8 +453,8 @@ static void schedule_and_emit(struct rows *s)
     find_rows(s);
     struct rows_facts f = {.w = s->w, .find = try_rows, .of = s, .rows = s->space.rows, .length = s->space.length,
                            .reduces = s->nreduce, .members = s->w->nmember,
-                           .symbolic = !size_is_constant(rows_length(s)), .access = rows_access(s),
-                           .may_keep = may_keep(s)};
+                           .symbolic = !size_is_constant(rows_length(s)), .may_keep = may_keep(s),
+                           .access = lower_row_access(s->w, rows_length(s), s->space.rows * s->space.length)};
     select_family(s->w, GROUP_rows, &f, s);
 }
 

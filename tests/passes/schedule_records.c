@@ -170,6 +170,27 @@ static void reductions(void)
     }
 }
 
+/* On a GPU a thread reads several adjacent elements at once only of rows that begin at multiples of as many: else these
+ * would be as many accesses, each of elements that are not adjacent to those of the next thread. */
+static void row_vectors(const struct caps *caps)
+{
+    static const struct { int64_t rows, length; unsigned vector; } row[] = {
+        {4096, 1024, 4}, {4096, 1002, 2}, {4096, 1001, 0}, {1, 5001, 4}};
+    for (unsigned i = 0; i < sizeof row / sizeof *row && caps->is_gpu; i++) {
+        struct err e = {0};
+        struct graph *g = graph_new("rows");
+        graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, matrix_of(g, KL_F32, row[i].rows, row[i].length), 2), 0);
+        struct program *p = plan(g, caps, true, NULL, &e);
+        const struct schedule *s = p && p->nkernel ? schedule_of(p->kernel[0]) : NULL;
+        if (check(s && s->kind == SCHED_GPU_ROW_REDUCE, "rows for %s: no kernel of threads for a row", caps->name))
+            check(s->gpu_row_reduce.vector == row[i].vector, "%lld rows of %lld for %s: vectors of %u, not %u",
+                  (long long)row[i].rows, (long long)row[i].length, caps->name, s->gpu_row_reduce.vector,
+                  row[i].vector);
+        program_free(p);
+        graph_free(g);
+    }
+}
+
 int main(int argc, char **argv)
 {
     unsigned count = argc > 2 ? (unsigned)atoi(argv[2]) : 40;
@@ -189,6 +210,8 @@ int main(int argc, char **argv)
     read_folder(argc > 1 ? argv[1] : "tests/text");
     products();
     reductions();
+    for (unsigned t = 0; t < ntarget; t++)
+        row_vectors(&targets[t]);
     for (unsigned i = 0; i < count; i++) {
         struct graph *g = random_graph(9000 + i);
         char name[64];
