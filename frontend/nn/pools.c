@@ -181,15 +181,16 @@ static kl_tensor window_places(const kl_site *site, kl_tensor *at, const struct 
 
 /* The windows themselves, whose checks and sizes are kl_max_pool's. */
 kl_tensor kl_max_pool_indices_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride,
-                                 const int64_t *low, const int64_t *high, const int64_t *dilation, kl_tensor *places)
+                                 const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation,
+                                 kl_tensor *indices)
 {
     static const char op[] = "max_pool_indices";
     struct view v;
-    if (!places) {
+    if (!indices) {
         struct thread *self = thread_self();
-        return self ? refuse(self, site, KL_ERR_ARGUMENT, "%s: places is NULL", op) : kl_none;
+        return self ? refuse(self, site, KL_ERR_ARGUMENT, "%s: indices is NULL", op) : kl_none;
     }
-    *places = kl_none;
+    *indices = kl_none;
     struct thread *t = sizes_begin(site, op, a, n, window, false, &v);
     if (!t)
         return op_failed();
@@ -198,7 +199,7 @@ kl_tensor kl_max_pool_indices_at(const kl_site *site, kl_tensor a, int n, const 
         return compose_end(t, poison(t));
     struct pool_windows all = {.n = n};
     int64_t dims[KL_MAX_RANK], pad[2][KL_MAX_RANK] = {{0}}, rest = product_of(v.shape.dim, lead);
-    kl_tensor like = kl_max_pool(a, n, window, stride, low, high, dilation);
+    kl_tensor like = kl_max_pool(a, n, window, stride, pad_low, pad_high, dilation);
     if (kl_check(like) != KL_OK || kl_shape(like, dims) < 0)
         return compose_end(t, poison(t));
     struct shape result = v.shape, flat = {.rank = 1 + (uint32_t)n, .dim = {rest}};
@@ -208,8 +209,8 @@ kl_tensor kl_max_pool_indices_at(const kl_site *site, kl_tensor a, int n, const 
         all.size[i] = window[i];
         all.stride[i] = stride ? stride[i] : window[i];
         all.dilation[i] = dilation ? dilation[i] : 1;
-        all.low[i] = pad[0][1 + i] = low ? low[i] : 0;
-        pad[1][1 + i] = high ? high[i] : 0;
+        all.low[i] = pad[0][1 + i] = pad_low ? pad_low[i] : 0;
+        pad[1][1 + i] = pad_high ? pad_high[i] : 0;
         all.padded |= pad[0][1 + i] > 0 || pad[1][1 + i] > 0;
     }
     int64_t start[KL_MAX_RANK] = {0}, stop[KL_MAX_RANK] = {rest};
@@ -230,11 +231,11 @@ kl_tensor kl_max_pool_indices_at(const kl_site *site, kl_tensor a, int n, const 
     kl_tensor value = kl_squeeze(kl_take_along_axis(w, n + 1, kl_unsqueeze(at, -1)), -1);
     kl_tensor results[2] = {reshape_to(site, op, value, &result), reshape_to(site, op, place, &result)};
     compose_end_all(t, results, 2);
-    *places = results[1];
+    *indices = results[1];
     return results[0];
 }
 
-kl_tensor kl_max_unpool_at(const kl_site *site, kl_tensor a, kl_tensor places, int n, const int64_t *sizes)
+kl_tensor kl_max_unpool_at(const kl_site *site, kl_tensor a, kl_tensor indices, int n, const int64_t *sizes)
 {
     static const char op[] = "max_unpool";
     struct view v, p;
@@ -245,16 +246,16 @@ kl_tensor kl_max_unpool_at(const kl_site *site, kl_tensor a, kl_tensor places, i
     struct shape out = v.shape;
     int lead = (int)v.shape.rank - n;
     memcpy(out.dim + lead, sizes, (size_t)n * sizeof *sizes);
-    if (!describe(t, site, op, "the places", places, &p) || !shape_of(t, site, op, (int)out.rank, out.dim, &out))
+    if (!describe(t, site, op, "the indices", indices, &p) || !shape_of(t, site, op, (int)out.rank, out.dim, &out))
         return compose_end(t, poison(t));
     if (!shape_equal(&v.shape, &p.shape))
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "%s: shapes %s and %s of places differ", op,
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "%s: shapes %s and %s of indices differ", op,
                                      shape_text(&v.shape, ta, sizeof ta), shape_text(&p.shape, tp, sizeof tp)));
     int64_t rest = product_of(v.shape.dim, lead), plane = product_of(sizes, n),
             own = product_of(v.shape.dim + lead, n);
     kl_tensor zeros = kl_zeros(v.device, (kl_dtype)v.dtype, 2, (int64_t[]){rest, plane});
     int64_t rows[2] = {rest, own};
-    kl_tensor r = kl_put_along_axis_with(zeros, 1, kl_reshape(places, 2, rows), kl_reshape(a, 2, rows), KL_SCATTER_SET,
+    kl_tensor r = kl_put_along_axis_with(zeros, 1, kl_reshape(indices, 2, rows), kl_reshape(a, 2, rows), KL_SCATTER_SET,
                                          KL_INDEX_DROP);
     return compose_end(t, reshape_to(site, op, r, &out));
 }

@@ -18,23 +18,23 @@ static kl_tensor resize_places(const struct resize *r, kl_device device)
     kl_dtype d = kl_device_supports(device, KL_F64) ? KL_F64 : KL_F32;
     double in = (double)r->in, out = r->scale * in; /* before it is rounded down */
     kl_tensor i = kl_arange(device, d, r->out), half = number(site, i, d, 0.5), s = number(site, i, d, r->scale);
-    kl_resize_coordinates places = r->o->coordinates;
-    if (places == KL_RESIZE_ASYMMETRIC)
+    kl_resize_coordinates coordinates = r->o->coordinates;
+    if (coordinates == KL_RESIZE_ASYMMETRIC)
         return kl_div(i, s);
-    if ((places == KL_RESIZE_CORNERS && out <= 1) || (places == KL_RESIZE_HALF_PIXEL_PYTORCH && r->out <= 1))
+    if ((coordinates == KL_RESIZE_CORNERS && out <= 1) || (coordinates == KL_RESIZE_HALF_PIXEL_PYTORCH && r->out <= 1))
         return kl_mul(i, number(site, i, d, 0));
-    if (places == KL_RESIZE_CORNERS)
+    if (coordinates == KL_RESIZE_CORNERS)
         return kl_div(kl_mul(i, number(site, i, d, in - 1)), number(site, i, d, out - 1));
-    if (places == KL_RESIZE_CROP) {
+    if (coordinates == KL_RESIZE_CROP) {
         double first = out > 1 ? r->start * (in - 1) : 0.5 * (r->start + r->end) * (in - 1);
         double step = out > 1 ? (r->end - r->start) * (in - 1) : 0;
         kl_tensor by = kl_div(kl_mul(i, number(site, i, d, step)), number(site, i, d, out > 1 ? out - 1 : 1));
         return kl_add(by, number(site, i, d, first));
     }
     kl_tensor x = kl_div(kl_add(i, half), s);
-    if (places == KL_RESIZE_TF_NEAREST)
+    if (coordinates == KL_RESIZE_TF_NEAREST)
         return x;
-    if (places == KL_RESIZE_HALF_PIXEL_SYMMETRIC)
+    if (coordinates == KL_RESIZE_HALF_PIXEL_SYMMETRIC)
         x = kl_add(x, number(site, i, d, in / 2 * (1 - (double)r->out / out)));
     return kl_sub(x, half);
 }

@@ -17,15 +17,15 @@ struct window_lengths {
 /* The caller's lists, of which any may be NULL but the sizes; windows side by side without strides.  false:
  * reported. */
 static bool windows_of(struct thread *t, const kl_site *site, const char *op, uint32_t n, const int64_t *size,
-                       const int64_t *stride, const int64_t *low, const int64_t *high, const int64_t *dilation,
+                       const int64_t *stride, const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation,
                        struct window_lengths *w)
 {
     *w = (struct window_lengths){.n = n};
     for (uint32_t i = 0; i < n; i++) {
         w->size[i] = size[i];
         w->stride[i] = stride ? stride[i] : size[i];
-        w->low[i] = low ? low[i] : 0;
-        w->high[i] = high ? high[i] : 0;
+        w->low[i] = pad_low ? pad_low[i] : 0;
+        w->high[i] = pad_high ? pad_high[i] : 0;
         w->dilation[i] = dilation ? dilation[i] : 1;
         if (w->size[i] < 1 || w->stride[i] < 1 || w->dilation[i] < 1) {
             fail(t, site, KL_ERR_ARGUMENT, "%s: window %" PRId64 ", stride %" PRId64 ", dilation %" PRId64
@@ -167,7 +167,7 @@ static bool check_conv(struct thread *t, const kl_site *site, const char *op, kl
 static const int64_t ones[MAX_COUNT] = {1, 1, 1};
 
 kl_tensor kl_conv_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride,
-                     const int64_t *low, const int64_t *high, const int64_t *dilation, int groups)
+                     const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation, int groups)
 {
     struct thread *t = thread_self();
     struct view vx, vw;
@@ -175,7 +175,7 @@ kl_tensor kl_conv_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b,
     if (!t || !check_conv(t, site, "conv", x, w, b, groups, false, &vx, &vw))
         return op_failed();
     uint32_t n = vx.shape.rank - 2;
-    if (!windows_of(t, site, "conv", n, &vw.shape.dim[2], stride ? stride : ones, low, high, dilation, &win) ||
+    if (!windows_of(t, site, "conv", n, &vw.shape.dim[2], stride ? stride : ones, pad_low, pad_high, dilation, &win) ||
         !windows_fit(t, site, "conv", &vx.shape, &win) || !(t = checked_begin(site, "conv")))
         return op_failed();
     struct conv c = {"conv", vx.shape.dim[0], groups, vw.shape.dim[1], vw.shape.dim[0] / groups};
@@ -210,7 +210,7 @@ static kl_tensor transposed_filters(const kl_site *site, const struct conv *c, k
 /* A convolution of stride 1 over x with stride - 1 zeros between its elements and (K - 1) dilation around them, less
  * what is cut off (Dumoulin and Visin 2016, "A guide to convolution arithmetic", 4.6). */
 kl_tensor kl_conv_transpose_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride,
-                               const int64_t *low, const int64_t *high, const int64_t *dilation, int groups)
+                               const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation, int groups)
 {
     static const char op[] = "conv_transpose";
     struct thread *t = thread_self();
@@ -220,7 +220,7 @@ kl_tensor kl_conv_transpose_at(const kl_site *site, kl_tensor x, kl_tensor w, kl
     if (!t || !check_conv(t, site, op, x, w, b, groups, true, &vx, &vw))
         return op_failed();
     uint32_t n = vx.shape.rank - 2;
-    if (!windows_of(t, site, op, n, &vw.shape.dim[2], stride ? stride : ones, low, high, dilation, &win))
+    if (!windows_of(t, site, op, n, &vw.shape.dim[2], stride ? stride : ones, pad_low, pad_high, dilation, &win))
         return op_failed();
     for (uint32_t i = 0; i < n; i++) {
         int64_t span, *to = &win.padded[i];
@@ -305,7 +305,7 @@ static kl_tensor window_pool(const kl_site *site, const char *op, kl_tensor a, c
 
 /* Checks the arguments of a pooling over the last n axes and starts it; NULL: reported. */
 static struct thread *pool_begin(const kl_site *site, const char *op, kl_tensor a, int n, const int64_t *window,
-                                 const int64_t *stride, const int64_t *low, const int64_t *high,
+                                 const int64_t *stride, const int64_t *pad_low, const int64_t *pad_high,
                                  const int64_t *dilation, bool floats, struct view *v, struct window_lengths *w)
 {
     struct thread *t = thread_self();
@@ -325,7 +325,7 @@ static struct thread *pool_begin(const kl_site *site, const char *op, kl_tensor 
              dtype_name(v->dtype));
         return NULL;
     }
-    if (!windows_of(t, site, op, (uint32_t)n, window, stride, low, high, dilation, w) ||
+    if (!windows_of(t, site, op, (uint32_t)n, window, stride, pad_low, pad_high, dilation, w) ||
         !windows_fit(t, site, op, &v->shape, w))
         return NULL;
     return checked_begin(site, op);
@@ -333,11 +333,12 @@ static struct thread *pool_begin(const kl_site *site, const char *op, kl_tensor 
 
 #define POOL(name, reduce, neutral)                                                                                 \
     kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride, \
-                             const int64_t *low, const int64_t *high, const int64_t *dilation)                      \
+                             const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation)              \
     {                                                                                                               \
         struct view v;                                                                                              \
         struct window_lengths w;                                                                                    \
-        struct thread *t = pool_begin(site, #name, a, n, window, stride, low, high, dilation, false, &v, &w);       \
+        struct thread *t = pool_begin(site, #name, a, n, window, stride, pad_low, pad_high, dilation, false, &v,    \
+                                      &w);                                                                          \
         if (!t) return op_failed();                                                                                 \
         return compose_end(t, window_pool(site, #name, a, &v, &w, reduce, const_like(site, &v, neutral)));          \
     }
@@ -347,12 +348,12 @@ POOL(max_pool, kl_max_at, -INFINITY)
 POOL(min_pool, kl_min_at, INFINITY)
 
 kl_tensor kl_avg_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride,
-                         const int64_t *low, const int64_t *high, const int64_t *dilation)
+                         const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation)
 {
     static const char op[] = "avg_pool";
     struct view v;
     struct window_lengths w;
-    struct thread *t = pool_begin(site, op, a, n, window, stride, low, high, dilation, true, &v, &w);
+    struct thread *t = pool_begin(site, op, a, n, window, stride, pad_low, pad_high, dilation, true, &v, &w);
     if (!t)
         return op_failed();
     a = widen_by_policy(t, site, a, &v);

@@ -113,17 +113,17 @@ kl_tensor kl_p_norm_at(const kl_site *site, kl_tensor a, double p, int naxes, co
 
 /* An element equal to the running extreme, or NaN if that is NaN, is its latest position. */
 static kl_tensor extreme_so_far(const kl_site *site, const char *op, kl_tensor a, int axis, bool reverse, bool largest,
-                                kl_tensor *places)
+                                kl_tensor *indices)
 {
     struct thread *t = thread_self();
     struct view v;
     uint32_t at;
-    if (places)
-        *places = kl_none;
+    if (indices)
+        *indices = kl_none;
     if (!t || !describe(t, site, op, "the tensor", a, &v) || !axis_of(t, site, op, &v.shape, axis, &at))
         return op_failed();
-    if (!places)
-        return refuse(t, site, KL_ERR_ARGUMENT, "%s: places is NULL", op);
+    if (!indices)
+        return refuse(t, site, KL_ERR_ARGUMENT, "%s: indices is NULL", op);
     if (!(t = checked_begin(site, op)))
         return op_failed();
     int64_t length = v.shape.dim[at];
@@ -135,16 +135,16 @@ static kl_tensor extreme_so_far(const kl_site *site, const char *op, kl_tensor a
     kl_tensor p = kl_where_at(site, newest, own, const_like(site, &place, reverse ? behind : -1));
     kl_tensor r = compose_end(t, reverse ? kl_cummin_at(site, p, axis, true) : kl_cummax_at(site, p, axis, false));
     kl_tensor values = kl_take_along_axis_at(site, a, axis, r);
-    *places = r;
+    *indices = r;
     return values;
 }
 
-kl_tensor kl_cummax_indices_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places)
+kl_tensor kl_cummax_indices_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *indices)
 {
-    return extreme_so_far(site, "cummax_indices", a, axis, reverse, true, places);
+    return extreme_so_far(site, "cummax_indices", a, axis, reverse, true, indices);
 }
 
-kl_tensor kl_cummin_indices_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places)
+kl_tensor kl_cummin_indices_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *indices)
 {
-    return extreme_so_far(site, "cummin_indices", a, axis, reverse, false, places);
+    return extreme_so_far(site, "cummin_indices", a, axis, reverse, false, indices);
 }

@@ -342,14 +342,14 @@ kl_tensor kl_sort_at(const kl_site *site, kl_tensor a, int axis, bool descending
 }
 
 /* Two results, so two composites: one for the positions, which outlive it, and one that reads them. */
-kl_tensor kl_topk_at(const kl_site *site, kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *places)
+kl_tensor kl_topk_at(const kl_site *site, kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *indices)
 {
     struct thread *t = thread_self();
     struct view v;
     uint32_t at;
     char text[SHAPE_TEXT];
-    if (places)
-        *places = kl_none;
+    if (indices)
+        *indices = kl_none;
     if (!t || !describe(t, site, "topk", "the tensor", a, &v) || !axis_of(t, site, "topk", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
     if (k < 0 || k > v.shape.dim[at])
@@ -360,8 +360,8 @@ kl_tensor kl_topk_at(const kl_site *site, kl_tensor a, int64_t k, int axis, bool
     kl_tensor order = argsort_one_axis(site, "topk", a, &v, at, largest);
     kl_tensor first = compose_end(t, kl_narrow_at(site, order, (int)at, 0, k));
     kl_tensor values = kl_take_along_axis_at(site, a, (int)at, first);
-    if (places)
-        *places = first;
+    if (indices)
+        *indices = first;
     else
         kl_release(first);
     return values;

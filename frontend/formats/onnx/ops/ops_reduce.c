@@ -108,15 +108,15 @@ bool onnx_cumsum(struct node *n)
 
 bool onnx_topk(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0), places = kl_none;
+    kl_tensor a = onnx_in(n, 0), indices = kl_none;
     struct type t;
     int64_t k = onnx_attr_int(n, "k", 0);
     int axis;
     if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", -1), t.rank, &axis) ||
         (n->def->opset >= 10 && !onnx_known_int(n, 1, &k)))
         return false;
-    kl_tensor v = kl_topk(a, k, axis, onnx_attr_int(n, "largest", 1), &places);
-    return onnx_give(n, 0, v) && onnx_give(n, 1, kl_cast(places, KL_I64));
+    kl_tensor v = kl_topk(a, k, axis, onnx_attr_int(n, "largest", 1), &indices);
+    return onnx_give(n, 0, v) && onnx_give(n, 1, kl_cast(indices, KL_I64));
 }
 
 /* ---- products ---- */

@@ -51,7 +51,7 @@ static bool sizes_given(struct node *n, const struct type *t, struct resize_axes
 
 static void resize_modes(const struct node *n, kl_resize_options *o)
 {
-    static const struct { const char *name; kl_resize_coordinates places; } places[] = {
+    static const struct { const char *name; kl_resize_coordinates value; } mode[] = {
         {"asymmetric", KL_RESIZE_ASYMMETRIC}, {"align_corners", KL_RESIZE_CORNERS},
         {"pytorch_half_pixel", KL_RESIZE_HALF_PIXEL_PYTORCH}, {"tf_half_pixel_for_nn", KL_RESIZE_TF_NEAREST},
         {"tf_crop_and_resize", KL_RESIZE_CROP}, {"half_pixel_symmetric", KL_RESIZE_HALF_PIXEL_SYMMETRIC},
@@ -64,9 +64,9 @@ static void resize_modes(const struct node *n, kl_resize_options *o)
         o->rounding = KL_RESIZE_FLOOR;
         return;
     }
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (onnx_attr_is(n, "coordinate_transformation_mode", places[i].name, false))
-            o->coordinates = places[i].places;
+    for (size_t i = 0; i < sizeof mode / sizeof *mode; i++)
+        if (onnx_attr_is(n, "coordinate_transformation_mode", mode[i].name, false))
+            o->coordinates = mode[i].value;
     for (size_t i = 0; i < sizeof roundings / sizeof *roundings; i++)
         if (onnx_attr_is(n, "nearest_mode", roundings[i].name, false))
             o->rounding = roundings[i].rounding;
@@ -256,8 +256,8 @@ bool onnx_deform_conv(struct node *n)
             return onnx_fails(n, KL_ERR_ARGUMENT, "strides, dilations or pads of %lld", (long long)number[i]);
     int64_t N = x.dims[0], C = x.dims[1], window = w.dims[2] * w.dims[3], H = offset.dims[2], W = offset.dims[3];
     /* Per axis: places of windows' elements without offsets [window, H, W]; offsets [N * parts, window, H, W]. */
-    kl_dtype places = kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : KL_F32; /* they are scaled twice */
-    kl_tensor moved = kl_reshape(kl_cast(onnx_in(n, 2), places), 5, (int64_t[]){N * parts, window, 2, H, W}), place[2];
+    kl_dtype exact = kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : KL_F32; /* they are scaled twice */
+    kl_tensor moved = kl_reshape(kl_cast(onnx_in(n, 2), exact), 5, (int64_t[]){N * parts, window, 2, H, W}), place[2];
     for (int i = 0; i < 2; i++) {
         struct array *a = array_new(KL_F64, 3, (int64_t[]){window, H, W});
         for (int64_t k = 0; a && k < a->count; k++) {
@@ -265,12 +265,12 @@ bool onnx_deform_conv(struct node *n)
             element = i ? element % w.dims[3] : element / w.dims[3];
             ((double *)a->data)[k] = (double)(out * stride[i] + element * dilation[i] - pads[i]);
         }
-        kl_tensor fixed = kl_cast(onnx_tensor(n, a), places);
+        kl_tensor fixed = kl_cast(onnx_tensor(n, a), exact);
         kl_tensor at = kl_add(kl_squeeze(kl_narrow(moved, 2, i, 1), 2), fixed);
         /* in elements -> -1 to 1 between the first and the last half element */
         double length = (double)x.dims[2 + i];
-        kl_tensor twice = kl_add(kl_mul(at, onnx_number(n, places, 2)), onnx_number(n, places, 1));
-        place[i] = kl_sub(kl_div(twice, onnx_number(n, places, length)), onnx_number(n, places, 1));
+        kl_tensor twice = kl_add(kl_mul(at, onnx_number(n, exact, 2)), onnx_number(n, exact, 1));
+        place[i] = kl_sub(kl_div(twice, onnx_number(n, exact, length)), onnx_number(n, exact, 1));
     }
     kl_tensor grid = kl_stack(2, (kl_tensor[]){place[1], place[0]}, -1);
     grid = kl_reshape(grid, 4, (int64_t[]){N * parts, window * H, W, 2});

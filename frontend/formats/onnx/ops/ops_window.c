@@ -262,7 +262,7 @@ static kl_tensor onnx_places(struct node *n, kl_tensor place, const struct type 
 
 bool onnx_max_pool(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0), places;
+    kl_tensor a = onnx_in(n, 0), indices;
     struct type t;
     struct onnx_windows s;
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
@@ -273,8 +273,8 @@ bool onnx_max_pool(struct node *n)
     for (int i = 0; i < t.rank; i++)
         if (t.dims[i] < 0)
             return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length: there are no places in the operand", i);
-    a = kl_max_pool_indices(a, s.n, s.size, s.stride, s.low, s.high, s.dilation, &places);
-    return onnx_give(n, 0, a) && onnx_give(n, 1, onnx_places(n, places, &t, &s));
+    a = kl_max_pool_indices(a, s.n, s.size, s.stride, s.low, s.high, s.dilation, &indices);
+    return onnx_give(n, 0, a) && onnx_give(n, 1, onnx_places(n, indices, &t, &s));
 }
 
 bool onnx_average_pool(struct node *n)
@@ -335,7 +335,7 @@ bool onnx_col2im(struct node *n)
 {
     struct type t, w;
     struct onnx_windows s;
-    int64_t image[AXES], size[AXES], shape[AXES + 2], places = 1, block = 1;
+    int64_t image[AXES], size[AXES], shape[AXES + 2], windows = 1, block = 1;
     int axes, count;
     if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, image, AXES, &axes) || !onnx_ints(n, 2, size, AXES, &count))
         return false;
@@ -351,13 +351,13 @@ bool onnx_col2im(struct node *n)
         return false;
     for (int i = 0; i < axes; i++) {
         shape[i + 2] = s.out[i];
-        places = sat_mul(places, s.out[i]);
+        windows = sat_mul(windows, s.out[i]);
         block = sat_mul(block, size[i]);
         s.high[i] = (s.out[i] - 1) * s.stride[i] + (size[i] - 1) * s.dilation[i] + 1 - s.low[i] - image[i];
     }
-    if (t.dims[2] != places || t.dims[1] % block)
+    if (t.dims[2] != windows || t.dims[1] % block)
         return onnx_fails(n, KL_ERR_SHAPE, "%lld channels of %lld windows, not a multiple of %lld of %lld",
-                          (long long)t.dims[1], (long long)t.dims[2], (long long)block, (long long)places);
+                          (long long)t.dims[1], (long long)t.dims[2], (long long)block, (long long)windows);
     shape[0] = t.dims[0] * (t.dims[1] / block);
     shape[1] = block;
     kl_tensor x = kl_reshape(onnx_in(n, 0), axes + 2, shape);
