@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 # One line a declaration: its text without comments.
 declarations() {
-    for file in $(find "$1" -name '*.h' | LC_ALL=C sort | grep -v call_sites); do
+    for file in $(find "$1" -name '*.h' | LC_ALL=C sort); do
         awk '
             { text = text " " $0 }
             END {

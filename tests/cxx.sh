@@ -18,7 +18,7 @@ check() { # WHAT COMMAND...
         tail -n 20 "$tmp/out"
     fi
 }
-warnings='-Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude'
+warnings="-Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude -I$build/include"
 cxx="-std=c++17 -Wconversion -Wold-style-cast $warnings"
 flags=
 case $(grep -h '^KILN_SANITIZE:' "$build/CMakeCache.txt") in
@@ -70,7 +70,7 @@ declared() { # HEADERS...
 called() { # HEADERS...
     for header; do
         echo "#include <kiln/$header>" |
-            g++ -std=c++17 -E -DKL_NO_CALL_SITES -Iinclude -x c++ - |
+            g++ -std=c++17 -E -DKL_NO_CALL_SITES -Iinclude -I"$build/include" -x c++ - |
             awk -v file="kiln/$header\"" '/^# / { own = index($3, file); next } own' |
             grep -oE 'kl_[a-z0-9_]+_at *\(' | tr -d ' ('
     done | sort -u

@@ -20,7 +20,7 @@ exported() {
 }
 declared() {
     for header in $(find include/kiln -name "*.h"); do echo "#include <${header#include/}>"; done |
-        cc -E -P -DKL_NO_CALL_SITES -Iinclude -x c - | tr '\n' ' ' |
+        cc -E -P -DKL_NO_CALL_SITES -Iinclude -I"$build/include" -x c - | tr '\n' ' ' |
         grep -oE 'visibility\("default"\)\)\) [^;(]*\(' | grep -oE '[a-z0-9_]+\($' | tr -d '(' | sort -u
 }
 

@@ -49,7 +49,7 @@ if command -v doxygen >/dev/null; then
     check 'doxygen builds the reference without warnings' doxygen "$tmp/Doxyfile"
     sed 's/<[^>]*>//g' "$tmp"/reference/html/*_8h.html 2>/dev/null | grep -oE '\bkl_[a-z0-9_]+' | sort -u >"$tmp/have"
     for header in $(find include/kiln -name "*.h"); do echo "#include <${header#include/}>"; done |
-        cc -E -P -DKL_NO_CALL_SITES -Iinclude -x c - | tr '\n' ' ' |
+        cc -E -P -DKL_NO_CALL_SITES -Iinclude -I"$build/include" -x c - | tr '\n' ' ' |
         grep -oE 'visibility\("default"\)\)\) [^;(]*\(' | grep -oE '[a-z0-9_]+\($' | tr -d '(' | grep -v '_at$' |
         sort -u >"$tmp/want"
     check 'the headers declare functions' test "$(wc -l <"$tmp/want")" -gt 300

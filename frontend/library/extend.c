@@ -7,7 +7,7 @@ kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...)
 {
     va_list ap;
     va_start(ap, format);
-    code = fail_with(thread_self(), site, code, format, ap);
+    code = fail_with(thread_self(), site ? site : thread_site(), code, format, ap);
     va_end(ap);
     return code;
 }

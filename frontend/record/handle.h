@@ -141,6 +141,9 @@ struct operands_seen {
 };
 struct thread {
     struct err last;             /* kl_last_error */
+    /* The line of the user's call that is running, of a function that passes none on (kl_NAME_at of <kiln/train> sets
+     * it): plain calls inside of it, and errors, have it.  NULL: none is known. */
+    const kl_site *site;
     struct operands_seen seen;
     struct name_scopes *names;   /* the open scopes of names, allocated when first used; or NULL */
     struct trace *trace;         /* kept between traces for its memory */
@@ -187,6 +190,22 @@ struct thread {
 };
 enum { KERNELS_DEEPEST = 200 };                   /* nesting depth at which kernels are taken to recurse without end */
 struct thread *thread_self(void);                 /* NULL: out of memory */
+const kl_site *thread_site(void);
+/* Around a function that is called with its line: thread_site() is `site` meanwhile.  The results are for
+ * call_end.  NULL: out of memory, which the function reports. */
+static inline struct thread *call_begin(const kl_site *site, const kl_site **outer)
+{
+    struct thread *t = thread_self();
+    *outer = t ? t->site : NULL;
+    if (t)
+        t->site = site;
+    return t;
+}
+static inline void call_end(struct thread *t, const kl_site *outer)
+{
+    if (t)
+        t->site = outer;
+}
 void front_lock(void);
 void front_unlock(void);                          /* also calls release callbacks that became due */
 void front_wait(void);                            /* waits until a writer is done; needs the lock */

@@ -317,6 +317,7 @@ void kl_trace_abandon(void)
     blocks_resume(t);
     if (t->tracing)
         trace_drop(t);
+    t->site = NULL; /* longjmp may have left the call that had set it */
 }
 
 void trace_free(struct trace *tr)

@@ -4,18 +4,18 @@
 /* ---- clipping ---- */
 
 /* comm: NULL, or the ranks have different gradients, and the norm is that of all of them. */
-static kl_tensor clip_all(const kl_site *site, kl_comm *comm, int n, kl_tensor *g, double max)
+static kl_tensor clip_all(kl_comm *comm, int n, kl_tensor *g, double max)
 {
     kl_tensor sum = kl_none;
     for (int i = 0; i < n; i++)
         if (g[i].id) {
-            kl_tensor wide = train_widen(site, g[i]), part = kl_sum_all_at(site, kl_mul_at(site, wide, wide));
-            sum = sum.id ? kl_add_at(site, sum, part) : part;
+            kl_tensor wide = train_widen(g[i]), part = kl_sum_all(kl_mul(wide, wide));
+            sum = sum.id ? kl_add(sum, part) : part;
         }
     if (comm)
-        sum = kl_comm_all_reduce_at(site, comm, KL_REDUCE_SUM, sum);
-    kl_tensor norm = kl_sqrt_at(site, sum), unit = kl_scalar_at(site, kl_device_of(sum), kl_dtype_of(sum), max);
-    kl_tensor factor = kl_minimum_scalar_at(site, kl_div_at(site, unit, norm), 1); /* norm 0: most / 0 is infinite,
+        sum = kl_comm_all_reduce(comm, KL_REDUCE_SUM, sum);
+    kl_tensor norm = kl_sqrt(sum), unit = kl_scalar(kl_device_of(sum), kl_dtype_of(sum), max);
+    kl_tensor factor = kl_minimum_scalar(kl_div(unit, norm), 1); /* norm 0: most / 0 is infinite,
         so the
                                                                                   factor is 1 */
     kl_dtype first = KL_DTYPE_COUNT;
@@ -23,52 +23,52 @@ static kl_tensor clip_all(const kl_site *site, kl_comm *comm, int n, kl_tensor *
         if (g[i].id) {
             kl_dtype d = kl_dtype_of(g[i]);
             first = first == KL_DTYPE_COUNT ? d : first;
-            g[i] = train_cast(site, kl_mul_at(site, train_widen(site, g[i]), factor), d);
+            g[i] = train_cast(kl_mul(train_widen(g[i]), factor), d);
         }
-    return train_cast(site, norm, first);
+    return train_cast(norm, first);
 }
 
 /* Returns false after it has reported an error. */
-static bool clip_check(const kl_site *site, const char *op, int n, const kl_tensor *g, double max, bool some)
+static bool clip_check(const char *op, int n, const kl_tensor *g, double max, bool some)
 {
     for (int i = 0; n > 0 && g && i < n; i++)
         some &= !g[i].id;
     if (n < 0 || (n && !g) || !(max > 0) || some)
-        kl_failf(site, KL_ERR_ARGUMENT, "%s: %d gradients, at most %g", op, n, max);
+        kl_failf(NULL, KL_ERR_ARGUMENT, "%s: %d gradients, at most %g", op, n, max);
     return !(n < 0 || (n && !g) || !(max > 0) || some);
 }
 
-kl_tensor train_clip_norm(const kl_site *site, const char *op, kl_comm *comm, int n, kl_tensor *gradients, double max)
+kl_tensor train_clip_norm(const char *op, kl_comm *comm, int n, kl_tensor *gradients, double max)
 {
-    if (!clip_check(site, op, n, gradients, max, true))
+    if (!clip_check(op, n, gradients, max, true))
         return kl_poison();
     kl_tensor *result = kl_memory_alloc(((size_t)n + 1) * sizeof *result), norm;
     if (!result || kl_composite_begin(op) != KL_OK) {
         kl_memory_free(result);
-        kl_failf(site, KL_ERR_MEMORY, "%s: out of memory", op);
+        kl_failf(NULL, KL_ERR_MEMORY, "%s: out of memory", op);
         return kl_poison();
     }
     memcpy(result, gradients, (size_t)n * sizeof *result);
-    norm = result[n] = clip_all(site, comm, n, result, max);
+    norm = result[n] = clip_all(comm, n, result, max);
     memcpy(gradients, result, (size_t)n * sizeof *result);
     kl_composite_end(n + 1, result);
     kl_memory_free(result);
     return norm;
 }
 
-kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double max)
+kl_tensor kl_clip_norm(int n, kl_tensor *gradients, double max)
 {
-    return train_clip_norm(site, "clip_norm", NULL, n, gradients, max);
+    return train_clip_norm("clip_norm", NULL, n, gradients, max);
 }
 
-kl_status kl_clip_value_at(const kl_site *site, int n, kl_tensor *gradients, double max)
+kl_status kl_clip_value(int n, kl_tensor *gradients, double max)
 {
-    if (!clip_check(site, "clip_value", n, gradients, max, false))
+    if (!clip_check("clip_value", n, gradients, max, false))
         return KL_ERR_ARGUMENT;
     kl_status s = KL_OK;
     for (int i = 0; i < n && s == KL_OK; i++)
         if (gradients[i].id)
-            s = kl_check(gradients[i] = kl_clamp_at(site, gradients[i], -max, max));
+            s = kl_check(gradients[i] = kl_clamp(gradients[i], -max, max));
     return s;
 }
 
@@ -85,18 +85,18 @@ struct kl_ema {
     struct kl_accumulator *held;
 };
 
-static kl_accumulator *states_new(const kl_site *site, const char *op, const kl_tensor *param, int n)
+static kl_accumulator *states_new(const char *op, const kl_tensor *param, int n)
 {
-    if (!train_check_params(site, op, param, n))
+    if (!train_check_params(op, param, n))
         return NULL;
     kl_accumulator *a = kl_memory_alloc(sizeof *a + (size_t)n * sizeof a->of[0]);
     if (!a)
-        kl_failf(site, KL_ERR_MEMORY, "%s: out of memory", op);
+        kl_failf(NULL, KL_ERR_MEMORY, "%s: out of memory", op);
     for (int i = 0; a && i < n; i++, a->n++) {
         int64_t dims[KL_MAX_RANK];
         int rank = kl_shape(param[i], dims);
         a->of[i].param = param[i];
-        a->of[i].state = train_state(site, param[i], rank, dims, op);
+        a->of[i].state = train_state(param[i], rank, dims, op);
         if (kl_check(a->of[i].state) != KL_OK) {
             a->n++;
             kl_accumulator_free(a);
@@ -107,30 +107,30 @@ static kl_accumulator *states_new(const kl_site *site, const char *op, const kl_
 }
 
 /* Returns false after it has reported an error. */
-static bool states_ready(const kl_site *site, const char *op, bool there)
+static bool states_ready(const char *op, bool there)
 {
     if (!there)
-        kl_failf(site, KL_ERR_ARGUMENT, "%s: an argument is NULL", op);
+        kl_failf(NULL, KL_ERR_ARGUMENT, "%s: an argument is NULL", op);
     else if (!kl_tracing())
-        kl_failf(site, KL_ERR_TRACE, "%s: no trace is open", op);
+        kl_failf(NULL, KL_ERR_TRACE, "%s: no trace is open", op);
     return there && kl_tracing();
 }
 
 /* ---- accumulation ---- */
 
-kl_accumulator *kl_accumulator_new_at(const kl_site *site, int n, const kl_tensor *param)
+kl_accumulator *kl_accumulator_new(int n, const kl_tensor *param)
 {
-    return states_new(site, "accumulator", param, n);
+    return states_new("accumulator", param, n);
 }
 
-kl_status kl_accumulator_add_at(const kl_site *site, kl_accumulator *a, const kl_tensor *gradients)
+kl_status kl_accumulator_add(kl_accumulator *a, const kl_tensor *gradients)
 {
-    if (!states_ready(site, "accumulator_add", a && gradients))
+    if (!states_ready("accumulator_add", a && gradients))
         return kl_last_error_code();
     for (int i = 0; i < a->n; i++) {
         kl_tensor state = a->of[i].state;
         kl_status s = gradients[i].id
-            ? kl_assign_at(site, state, kl_add_at(site, state, train_widen(site, gradients[i]))) : KL_OK;
+            ? kl_assign(state, kl_add(state, train_widen(gradients[i]))) : KL_OK;
         if (s != KL_OK)
             return s;
     }
@@ -138,21 +138,20 @@ kl_status kl_accumulator_add_at(const kl_site *site, kl_accumulator *a, const kl
     return KL_OK;
 }
 
-kl_status kl_accumulator_take_at(const kl_site *site, kl_accumulator *a, kl_tensor *gradients)
+kl_status kl_accumulator_take(kl_accumulator *a, kl_tensor *gradients)
 {
-    if (!states_ready(site, "accumulator_take", a && gradients))
+    if (!states_ready("accumulator_take", a && gradients))
         return kl_last_error_code();
     double part = 1.0 / (double)(a->added + 1);
     for (int i = 0; i < a->n; i++) {
         kl_tensor state = a->of[i].state;
         if (!gradients[i].id)
             continue;
-        kl_tensor sum = kl_add_at(site, state, train_widen(site, gradients[i]));
-        gradients[i] = train_cast(site, kl_mul_scalar_at(site, sum, part), kl_dtype_of(gradients[i]));
+        kl_tensor sum = kl_add(state, train_widen(gradients[i]));
+        gradients[i] = train_cast(kl_mul_scalar(sum, part), kl_dtype_of(gradients[i]));
         int64_t dims[KL_MAX_RANK];
         int rank = kl_shape(state, dims);
-        kl_status s = kl_assign_at(site, state,
-                                   kl_zeros_at(site, kl_device_of(state), kl_dtype_of(state), rank, dims));
+        kl_status s = kl_assign(state, kl_zeros(kl_device_of(state), kl_dtype_of(state), rank, dims));
         if (s != KL_OK)
             return s;
     }
@@ -169,20 +168,20 @@ void kl_accumulator_free(kl_accumulator *a)
 
 /* ---- averages ---- */
 
-kl_ema *kl_ema_new_at(const kl_site *site, int n, const kl_tensor *param, double decay)
+kl_ema *kl_ema_new(int n, const kl_tensor *param, double decay)
 {
     if (!(decay >= 0 && decay <= 1)) {
-        kl_failf(site, KL_ERR_ARGUMENT, "ema_new: decay %g is outside of 0..1", decay);
+        kl_failf(NULL, KL_ERR_ARGUMENT, "ema_new: decay %g is outside of 0..1", decay);
         return NULL;
     }
-    kl_accumulator *held = states_new(site, "average", param, n);
+    kl_accumulator *held = states_new("average", param, n);
     kl_ema *e = held ? kl_memory_alloc(sizeof *e) : NULL;
     if (held && !e)
-        kl_failf(site, KL_ERR_MEMORY, "ema_new: out of memory");
+        kl_failf(NULL, KL_ERR_MEMORY, "ema_new: out of memory");
     kl_status s = e ? kl_composite_begin("ema_new") : KL_ERR_MEMORY;
     bool open = s == KL_OK;
     for (int i = 0; s == KL_OK && i < n; i++)
-        s = kl_assign_at(site, held->of[i].state, train_widen(site, kl_detach_at(site, param[i])));
+        s = kl_assign(held->of[i].state, train_widen(kl_detach(param[i])));
     if (open)
         kl_composite_end(0, NULL);
     if (s != KL_OK) {
@@ -194,29 +193,29 @@ kl_ema *kl_ema_new_at(const kl_site *site, int n, const kl_tensor *param, double
     return e;
 }
 
-kl_status kl_ema_update_at(const kl_site *site, kl_ema *e)
+kl_status kl_ema_update(kl_ema *e)
 {
-    if (!states_ready(site, "ema_update", e))
+    if (!states_ready("ema_update", e))
         return kl_last_error_code();
     kl_status s = KL_OK;
     for (int i = 0; i < e->held->n && s == KL_OK; i++) {
-        kl_tensor state = e->held->of[i].state, now = train_widen(site, kl_detach_at(site, e->held->of[i].param));
-        s = kl_assign_at(site, state, rule_blend(site, state, e->decay, now));
+        kl_tensor state = e->held->of[i].state, now = train_widen(kl_detach(e->held->of[i].param));
+        s = kl_assign(state, rule_blend(state, e->decay, now));
     }
     return s;
 }
 
-kl_status kl_ema_swap_at(const kl_site *site, kl_ema *e)
+kl_status kl_ema_swap(kl_ema *e)
 {
-    if (!states_ready(site, "ema_swap", e))
+    if (!states_ready("ema_swap", e))
         return kl_last_error_code();
     kl_status s = KL_OK;
     for (int i = 0; i < e->held->n && s == KL_OK; i++) {
         kl_tensor state = e->held->of[i].state, param = e->held->of[i].param;
-        kl_tensor average = kl_detach_at(site, state), now = kl_detach_at(site, param);
-        s = kl_assign_at(site, param, train_cast(site, average, kl_dtype_of(param)));
+        kl_tensor average = kl_detach(state), now = kl_detach(param);
+        s = kl_assign(param, train_cast(average, kl_dtype_of(param)));
         if (s == KL_OK)
-            s = kl_assign_at(site, state, train_widen(site, now));
+            s = kl_assign(state, train_widen(now));
     }
     return s;
 }

@@ -2,7 +2,6 @@
 #include "train.h"
 
 struct init_call {
-    const kl_site *site;
     const kl_init *init;
     kl_device device;     /* a device of the host */
     kl_dtype dtype;       /* the dtype of the computation */
@@ -25,39 +24,39 @@ static kl_device init_host(kl_device device)
     return host.id && kl_device_is_autodiff(device) ? kl_device_autodiff(host) : host;
 }
 
-static kl_tensor init_scaled(const struct init_call *c, kl_tensor a, double scale, double offset)
+static kl_tensor init_scaled(kl_tensor a, double scale, double offset)
 {
     if (scale != 1)
-        a = kl_mul_scalar_at(c->site, a, scale);
-    return offset != 0 ? kl_add_scalar_at(c->site, a, offset) : a;
+        a = kl_mul_scalar(a, scale);
+    return offset != 0 ? kl_add_scalar(a, offset) : a;
 }
 
 static kl_tensor init_uniform(const struct init_call *c, double low, double high)
 {
-    return init_scaled(c, kl_rand_at(c->site, c->device, c->dtype, c->rank, c->dims, c->seed), high - low, low);
+    return init_scaled(kl_rand(c->device, c->dtype, c->rank, c->dims, c->seed), high - low, low);
 }
 
 static kl_tensor init_normal(const struct init_call *c, double mean, double std)
 {
-    return init_scaled(c, kl_randn_at(c->site, c->device, c->dtype, c->rank, c->dims, c->seed), std, mean);
+    return init_scaled(kl_randn(c->device, c->dtype, c->rank, c->dims, c->seed), std, mean);
 }
 
 /* ---- truncated normal: the inverse of the distribution function at a uniform number ---- */
 
 /* The x with erf(x) = y, |y| < 1, in f64.  It starts with Winitzki's approximation, whose relative error is at most
  * 2e-3, and does three steps of Halley's method, whose convergence is cubic; the error is then that of rounding. */
-static kl_tensor init_erf_inverse(const kl_site *site, kl_tensor y)
+static kl_tensor init_erf_inverse(kl_tensor y)
 {
     const double a = 0.147, pi = 3.14159265358979323846;
-    kl_tensor log1 = kl_log1p_at(site, kl_neg_at(site, kl_mul_at(site, y, y)));
-    kl_tensor b = kl_add_scalar_at(site, kl_mul_scalar_at(site, log1, 0.5), 2 / (pi * a));
-    kl_tensor root = kl_sqrt_at(site, kl_sub_at(site, kl_mul_at(site, b, b), kl_mul_scalar_at(site, log1, 1 / a)));
-    kl_tensor x = kl_copysign_at(site, kl_sqrt_at(site, kl_maximum_scalar_at(site, kl_sub_at(site, root, b), 0)), y);
+    kl_tensor log1 = kl_log1p(kl_neg(kl_mul(y, y)));
+    kl_tensor b = kl_add_scalar(kl_mul_scalar(log1, 0.5), 2 / (pi * a));
+    kl_tensor root = kl_sqrt(kl_sub(kl_mul(b, b), kl_mul_scalar(log1, 1 / a)));
+    kl_tensor x = kl_copysign(kl_sqrt(kl_maximum_scalar(kl_sub(root, b), 0)), y);
     for (int i = 0; i < 3; i++) {
         /* f = erf(x) - y, f' = 2/sqrt(pi) e^(-x x), f'' = -2 x f'.  The step is x - u / (1 + x u) with u = f / f'. */
-        kl_tensor f = kl_sub_at(site, kl_erf_at(site, x), y);
-        kl_tensor u = kl_mul_at(site, kl_mul_scalar_at(site, f, sqrt(pi) / 2), kl_exp_at(site, kl_mul_at(site, x, x)));
-        x = kl_sub_at(site, x, kl_div_at(site, u, kl_add_scalar_at(site, kl_mul_at(site, x, u), 1)));
+        kl_tensor f = kl_sub(kl_erf(x), y);
+        kl_tensor u = kl_mul(kl_mul_scalar(f, sqrt(pi) / 2), kl_exp(kl_mul(x, x)));
+        x = kl_sub(x, kl_div(u, kl_add_scalar(kl_mul(x, u), 1)));
     }
     return x;
 }
@@ -67,31 +66,28 @@ static kl_tensor init_truncated(const struct init_call *c)
     const kl_init *k = c->init;
     const double root2 = 1.4142135623730951;
     double low = erf((k->low - k->mean) / k->std / root2), high = erf((k->high - k->mean) / k->std / root2);
-    kl_tensor x = init_erf_inverse(c->site, init_uniform(c, low, high));
-    x = init_scaled(c, x, k->std * root2, k->mean);
-    return kl_clamp_at(c->site, x, k->low, k->high);
+    kl_tensor x = init_erf_inverse(init_uniform(c, low, high));
+    x = init_scaled(x, k->std * root2, k->mean);
+    return kl_clamp(x, k->low, k->high);
 }
 
 /* ---- orthogonal: Gram and Schmidt's method, each column twice, on normal numbers ---- */
-
-struct init_frame { const kl_site *site; int64_t rows; };
 
 /* in: the matrix [rows, columns] of the columns made so far and zeros; a new column [rows]; its number.  Subtracts from
  * the new column its projections on the others, scales it to length 1 and stores it in the matrix. */
 static kl_status init_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    const struct init_frame *f = ctx;
-    const kl_site *s = f->site;
+    (void)ctx;
     (void)nin;
     (void)nout;
     kl_tensor v = in[1];
     for (int i = 0; i < 2; i++) {
-        kl_tensor along = kl_matmul_at(s, v, in[0]);                                  /* [columns] */
-        v = kl_sub_at(s, v, kl_matmul_at(s, in[0], along));
+        kl_tensor along = kl_matmul(v, in[0]);                                  /* [columns] */
+        v = kl_sub(v, kl_matmul(in[0], along));
     }
-    v = kl_div_at(s, v, kl_norm_at(s, v, 0, NULL, true));
+    v = kl_div(v, kl_norm(v, 0, NULL, true));
     kl_tensor start[2] = {kl_none, in[2]};
-    out[0] = kl_dynamic_update_at(s, in[0], kl_unsqueeze_at(s, v, -1), start);
+    out[0] = kl_dynamic_update(in[0], kl_unsqueeze(v, -1), start);
     return KL_OK;
 }
 
@@ -101,16 +97,16 @@ static kl_tensor init_orthogonal(const struct init_call *c, double gain)
     for (int i = 1; i < c->rank; i++)
         rest *= c->dims[i];
     bool tall = first >= rest;
-    struct init_frame f = {.site = c->site, .rows = tall ? first : rest};
-    int64_t columns = tall ? rest : first, dims[2] = {f.rows, columns}, across[2] = {columns, f.rows};
-    kl_tensor q = kl_zeros_at(c->site, c->device, c->dtype, 2, dims), out[1] = {q};
+    int64_t columns = tall ? rest : first, length = tall ? first : rest;
+    int64_t dims[2] = {length, columns}, across[2] = {columns, length};
+    kl_tensor q = kl_zeros(c->device, c->dtype, 2, dims), out[1] = {q};
     if (columns) {
-        kl_tensor rows[2] = {kl_randn_at(c->site, c->device, c->dtype, 2, across, c->seed),
-                             kl_arange_at(c->site, c->device, KL_I32, columns)};
-        kl_scan_at(c->site, init_column, &f, columns, 1, &q, 2, rows, 0, false, out);
+        kl_tensor rows[2] = {kl_randn(c->device, c->dtype, 2, across, c->seed),
+                             kl_arange(c->device, KL_I32, columns)};
+        kl_scan(init_column, NULL, columns, 1, &q, 2, rows, 0, false, out);
     }
-    q = tall ? out[0] : kl_transpose_at(c->site, out[0], 0, 1);
-    return init_scaled(c, kl_reshape_at(c->site, q, c->rank, c->dims), gain, 0);
+    q = tall ? out[0] : kl_transpose(out[0], 0, 1);
+    return init_scaled(kl_reshape(q, c->rank, c->dims), gain, 0);
 }
 
 /* ---- the call ---- */
@@ -143,8 +139,8 @@ static kl_tensor init_record(const struct init_call *c)
     const kl_init *k = c->init;
     double gain = k->gain != 0 ? k->gain : 1, fans = (double)k->fan_in + (double)k->fan_out, in = (double)k->fan_in;
     switch (k->kind) {
-    case KL_INIT_ZEROS: return kl_zeros_at(c->site, c->device, c->dtype, c->rank, c->dims);
-    case KL_INIT_ONES: return kl_ones_at(c->site, c->device, c->dtype, c->rank, c->dims);
+    case KL_INIT_ZEROS: return kl_zeros(c->device, c->dtype, c->rank, c->dims);
+    case KL_INIT_ONES: return kl_ones(c->device, c->dtype, c->rank, c->dims);
     case KL_INIT_UNIFORM: return init_uniform(c, k->low, k->high);
     case KL_INIT_NORMAL: return init_normal(c, k->mean, k->std);
     case KL_INIT_TRUNCATED_NORMAL: return init_truncated(c);
@@ -158,27 +154,27 @@ static kl_tensor init_record(const struct init_call *c)
     return kl_none;
 }
 
-kl_tensor kl_init_values_at(const kl_site *site, const kl_init *k, kl_device device, kl_dtype dtype, int rank,
-                            const int64_t *dims, uint64_t seed)
+kl_tensor kl_init_values(const kl_init *k, kl_device device, kl_dtype dtype, int rank,
+                         const int64_t *dims, uint64_t seed)
 {
     const char *fault = k ? init_fault(k, rank, dims) : "init is NULL";
     if (fault) {
-        kl_failf(site, KL_ERR_ARGUMENT, "init_values: %s", fault);
+        kl_failf(NULL, KL_ERR_ARGUMENT, "init_values: %s", fault);
         return kl_poison();
     }
     if (k->kind == KL_INIT_ORTHOGONAL && rank < 2) {
-        kl_failf(site, KL_ERR_SHAPE, "init_values: %d axes; an orthogonal matrix has at least 2", rank);
+        kl_failf(NULL, KL_ERR_SHAPE, "init_values: %d axes; an orthogonal matrix has at least 2", rank);
         return kl_poison();
     }
     bool wide = dtype == KL_F64 || k->kind == KL_INIT_ORTHOGONAL || k->kind == KL_INIT_TRUNCATED_NORMAL;
-    struct init_call c = {site, k, init_host(device), wide ? KL_F64 : KL_F32, rank, dims, seed};
+    struct init_call c = {k, init_host(device), wide ? KL_F64 : KL_F32, rank, dims, seed};
     if (kl_composite_begin("init_values") != KL_OK)
         return kl_poison();
     kl_tensor t = init_record(&c);
     if (dtype != c.dtype)
-        t = kl_cast_at(site, t, dtype == KL_FLOAT ? kl_dtype_of(kl_zeros_at(site, device, KL_FLOAT, 0, NULL)) : dtype);
+        t = kl_cast(t, dtype == KL_FLOAT ? kl_dtype_of(kl_zeros(device, KL_FLOAT, 0, NULL)) : dtype);
     if (c.device.id != device.id)
-        t = kl_to_at(site, t, device);
+        t = kl_to(t, device);
     kl_composite_end(1, &t);
     return t;
 }

@@ -7,9 +7,9 @@
  * a name that is still too long. */
 void module_name(char *name, const char *prefix, const char *leaf);
 /* Makes a parameter with this name in *out; kl_none after an error. */
-kl_status module_make(const kl_site *site, kl_params *params, const char *prefix, const char *leaf, int rank,
+kl_status module_make(kl_params *params, const char *prefix, const char *leaf, int rank,
                       const int64_t *dims, const kl_init *init, kl_tensor *out);
 /* reports `op: "prefix": what` as KL_ERR_ARGUMENT */
-kl_status module_refuse(const kl_site *site, const char *op, const char *prefix, const char *what);
+kl_status module_refuse(const char *op, const char *prefix, const char *what);
 
 #endif

@@ -4,35 +4,35 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-bool train_check_params(const kl_site *site, const char *op, const kl_tensor *param, int n)
+bool train_check_params(const char *op, const kl_tensor *param, int n)
 {
     if (n < 0 || (n > 0 && !param)) {
-        kl_failf(site, KL_ERR_ARGUMENT, "%s: %d parameters at %s", op, n, param ? "an array" : "NULL");
+        kl_failf(NULL, KL_ERR_ARGUMENT, "%s: %d parameters at %s", op, n, param ? "an array" : "NULL");
         return false;
     }
     for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++)
             if (param[i].id == param[k].id && param[i].id) {
-                kl_failf(site, KL_ERR_ARGUMENT, "%s: parameters %d and %d are the same tensor", op, k, i);
+                kl_failf(NULL, KL_ERR_ARGUMENT, "%s: parameters %d and %d are the same tensor", op, k, i);
                 return false;
             }
     for (int i = 0; i < n; i++) /* kl_requires_grad reports what is wrong with a handle or its dtype */
-        if (kl_requires_grad_at(site, param[i]) != KL_OK)
+        if (kl_requires_grad(param[i]) != KL_OK)
             return false;
     return true;
 }
 
-kl_tensor train_state(const kl_site *site, kl_tensor t, int rank, const int64_t *dims, const char *name)
+kl_tensor train_state(kl_tensor t, int rank, const int64_t *dims, const char *name)
 {
-    kl_tensor zeros = kl_keep_at(site, kl_zeros_at(site, kl_device_of(t), train_compute(kl_dtype_of(t)), rank, dims));
-    kl_set_name_at(site, zeros, name);
+    kl_tensor zeros = kl_keep(kl_zeros(kl_device_of(t), train_compute(kl_dtype_of(t)), rank, dims));
+    kl_set_name(zeros, name);
     return zeros;
 }
 
 /* ---- making them ---- */
 
 /* The states of Adafactor: r does not have the last axis, c does not have the one before it. */
-static kl_tensor optimizer_state_like(const kl_site *site, kl_tensor t, const char *name)
+static kl_tensor optimizer_state_like(kl_tensor t, const char *name)
 {
     int64_t dims[KL_MAX_RANK];
     int rank = kl_shape(t, dims);
@@ -40,20 +40,19 @@ static kl_tensor optimizer_state_like(const kl_site *site, kl_tensor t, const ch
         dims[rank - 2] = dims[rank - 1];
     if (name[0] == 'r' || name[0] == 'c')
         rank--;
-    return train_state(site, t, rank, dims, name);
+    return train_state(t, rank, dims, name);
 }
 
-kl_optimizer *optimizer_new(const kl_site *site, const struct rule *rule, const void *options, size_t bytes,
-                            const kl_tensor *param, int n)
+kl_optimizer *optimizer_new(const struct rule *rule, const void *options, size_t bytes, const kl_tensor *param, int n)
 {
-    if (!train_check_params(site, rule->name, param, n))
+    if (!train_check_params(rule->name, param, n))
         return NULL;
     kl_optimizer *o = kl_memory_alloc(sizeof *o + (size_t)n * sizeof o->of[0]);
     if (o)
         o->list = kl_memory_alloc(((size_t)n * 2 + 1) * sizeof *o->list);
     if (!o || !o->list) {
         kl_memory_free(o);
-        kl_failf(site, KL_ERR_MEMORY, "%s: out of memory", rule->name);
+        kl_failf(NULL, KL_ERR_MEMORY, "%s: out of memory", rule->name);
         return NULL;
     }
     static atomic_uint made;
@@ -67,7 +66,7 @@ kl_optimizer *optimizer_new(const kl_site *site, const struct rule *rule, const 
         struct tracked *t = &o->of[i];
         const char *const *name = rule->states(o, t->param = param[i]);
         for (int k = 0; name[k]; k++)
-            if (kl_check(t->state[k] = optimizer_state_like(site, t->param, name[k])) != KL_OK) {
+            if (kl_check(t->state[k] = optimizer_state_like(t->param, name[k])) != KL_OK) {
                 o->n++; /* counted now, so that its states are freed after an error */
                 kl_optimizer_free(o);
                 return NULL;
@@ -102,49 +101,49 @@ kl_status kl_optimizer_attach(kl_optimizer *o, const kl_params *params)
 
 kl_tensor rule_number(struct update *u, enum rule_number which, kl_tensor a)
 {
-    kl_tensor k = kl_scalar_at(u->site, kl_device_of(a), kl_dtype_of(a), u->x[which]);
-    kl_set_name_at(u->site, k, u->o->name[which]);
+    kl_tensor k = kl_scalar(kl_device_of(a), kl_dtype_of(a), u->x[which]);
+    kl_set_name(k, u->o->name[which]);
     u->o->used[which] = true;
     return k;
 }
 
 kl_tensor rule_times(struct update *u, enum rule_number which, kl_tensor a)
 {
-    return kl_mul_at(u->site, a, rule_number(u, which, a));
+    return kl_mul(a, rule_number(u, which, a));
 }
 
 kl_tensor rule_rated(struct update *u, kl_tensor a)
 {
     kl_tensor rate = rule_number(u, NUMBER_RATE, a);
-    return kl_mul_at(u->site, a, u->rate == 1 ? rate : kl_mul_scalar_at(u->site, rate, u->rate));
+    return kl_mul(a, u->rate == 1 ? rate : kl_mul_scalar(rate, u->rate));
 }
 
 /* Computes the average as a step from the value with the larger weight to the other one.  This is one multiplication,
  * and if both values are equal the result is, too.  A sum of two products would have weights that are rounded
  * independently: 0.999f and 0.001f sum to 1 + 1.3e-8, and an average would settle 1.3e-5 too high. */
-kl_tensor rule_blend(const kl_site *site, kl_tensor a, double beta, kl_tensor b)
+kl_tensor rule_blend(kl_tensor a, double beta, kl_tensor b)
 {
     kl_tensor near = beta < 0.5 ? b : a, far = beta < 0.5 ? a : b;
     double step = beta < 0.5 ? beta : 1 - beta;
-    return kl_add_at(site, near, kl_mul_scalar_at(site, kl_sub_at(site, far, near), step));
+    return kl_add(near, kl_mul_scalar(kl_sub(far, near), step));
 }
 
 /* While gradients stay 0, a state decays to a subnormal number and stays there.  Arithmetic with subnormal numbers
  * takes up to twice as long on some processors. */
-kl_tensor rule_flushed(const kl_site *site, kl_tensor x, double step, enum rule_sign sign)
+kl_tensor rule_flushed(kl_tensor x, double step, enum rule_sign sign)
 {
     kl_dtype dtype = kl_dtype_of(x);
     double min = (dtype == KL_F64 ? DBL_MIN : (double)FLT_MIN) / step;
     kl_device device = kl_device_of(x);
-    kl_tensor size = sign == RULE_SQUARES ? x : kl_abs_at(site, x);
-    kl_tensor tiny = kl_lt_at(site, size, kl_const_at(site, device, dtype, min));
-    return kl_where_at(site, tiny, kl_const_at(site, device, dtype, 0), x);
+    kl_tensor size = sign == RULE_SQUARES ? x : kl_abs(x);
+    kl_tensor tiny = kl_lt(size, kl_const(device, dtype, min));
+    return kl_where(tiny, kl_const(device, dtype, 0), x);
 }
 
-kl_tensor rule_average(const kl_site *site, kl_tensor a, double beta, kl_tensor b, enum rule_sign sign)
+kl_tensor rule_average(kl_tensor a, double beta, kl_tensor b, enum rule_sign sign)
 {
     double step = beta < 0.5 ? beta : 1 - beta;
-    return rule_flushed(site, rule_blend(site, a, beta, b), step > 0 ? step : 1, sign);
+    return rule_flushed(rule_blend(a, beta, b), step > 0 ? step : 1, sign);
 }
 
 kl_tensor rule_decayed(struct update *u, double weight_decay)
@@ -155,8 +154,8 @@ kl_tensor rule_decayed(struct update *u, double weight_decay)
         return p;
     if (factor == 1)
         return rule_times(u, NUMBER_DECAY, p);
-    kl_tensor part = kl_mul_scalar_at(u->site, rule_number(u, NUMBER_LR, p), factor * weight_decay);
-    return kl_sub_at(u->site, p, kl_mul_at(u->site, p, part));
+    kl_tensor part = kl_mul_scalar(rule_number(u, NUMBER_LR, p), factor * weight_decay);
+    return kl_sub(p, kl_mul(p, part));
 }
 
 int kl_optimizer_slots(kl_optimizer *o, double lr, kl_slot *slots)
@@ -197,7 +196,7 @@ static kl_param optimizer_param(const kl_optimizer *o, int i)
     return is;
 }
 
-static kl_status optimizer_update(const kl_site *site, kl_optimizer *o, const kl_tensor *g, double lr)
+static kl_status optimizer_update(kl_optimizer *o, const kl_tensor *g, double lr)
 {
     double x[NUMBERS] = {0};
     o->rule->numbers(o, o->steps + 1, lr, x);
@@ -209,12 +208,12 @@ static kl_status optimizer_update(const kl_site *site, kl_optimizer *o, const kl
             continue;
         int rank = kl_shape(o->of[i].param, want);
         if (kl_check(g[i]) == KL_OK && (kl_shape(g[i], has) != rank || memcmp(want, has, (size_t)rank * sizeof *want)))
-            return kl_failf(site, KL_ERR_SHAPE, "gradient %d is not shaped like its parameter", i);
+            return kl_failf(NULL, KL_ERR_SHAPE, "gradient %d is not shaped like its parameter", i);
         kl_dtype has_dtype = kl_dtype_of(g[i]), want_dtype = kl_dtype_of(o->of[i].param);
         if (kl_check(g[i]) == KL_OK && train_compute(has_dtype) != train_compute(want_dtype))
-            return kl_failf(site, KL_ERR_TYPE, "gradient %d is %s, its parameter %s", i, kl_dtype_name(has_dtype),
+            return kl_failf(NULL, KL_ERR_TYPE, "gradient %d is %s, its parameter %s", i, kl_dtype_name(has_dtype),
                             kl_dtype_name(want_dtype));
-        struct update u = {site, o, &o->of[i], train_widen(site, o->of[i].param), train_widen(site, g[i]), is.rate,
+        struct update u = {o, &o->of[i], train_widen(o->of[i].param), train_widen(g[i]), is.rate,
                            is.decay, x};
         kl_status s = o->rule->update(&u);
         if (s != KL_OK)
@@ -226,47 +225,47 @@ static kl_status optimizer_update(const kl_site *site, kl_optimizer *o, const kl
 
 /* Computes the gradients of the loss in all parameters that are not frozen and stores them from o->list + n on; kl_none
  * for frozen parameters. */
-static kl_status optimizer_gradients(const kl_site *site, kl_optimizer *o, kl_tensor loss)
+static kl_status optimizer_gradients(kl_optimizer *o, kl_tensor loss)
 {
     kl_tensor *wrt = o->list, *g = o->list + o->n;
     int m = 0;
     for (int i = 0; i < o->n; i++)
         if (!optimizer_param(o, i).frozen)
             wrt[m++] = o->of[i].param;
-    kl_status s = kl_grads_at(site, loss, m, wrt, g);
+    kl_status s = kl_grads(loss, m, wrt, g);
     for (int i = o->n - 1; i >= 0; i--) /* from the last to the first, because a gradient moves to the same or a later
                                            index */
         g[i] = optimizer_param(o, i).frozen ? kl_none : g[--m];
     return s;
 }
 
-static kl_status optimizer_step(const kl_site *site, kl_optimizer *o, const kl_tensor *g, kl_tensor loss, double lr)
+static kl_status optimizer_step(kl_optimizer *o, const kl_tensor *g, kl_tensor loss, double lr)
 {
     if (!o)
-        return kl_failf(site, KL_ERR_ARGUMENT, "optimizer_step: no optimizer");
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "optimizer_step: no optimizer");
     if (!kl_tracing())
-        return kl_failf(site, KL_ERR_TRACE, "optimizer_step: no trace is open");
+        return kl_failf(NULL, KL_ERR_TRACE, "optimizer_step: no trace is open");
     kl_status s = kl_composite_begin("optimizer_step");
     if (s != KL_OK)
         return s;
-    if (!g && (s = optimizer_gradients(site, o, loss)) == KL_OK)
+    if (!g && (s = optimizer_gradients(o, loss)) == KL_OK)
         g = o->list + o->n;
     if (s == KL_OK)
-        s = optimizer_update(site, o, g, lr);
+        s = optimizer_update(o, g, lr);
     kl_composite_end(0, NULL);
     return s;
 }
 
-kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *o, kl_tensor loss, double lr)
+kl_status kl_optimizer_step(kl_optimizer *o, kl_tensor loss, double lr)
 {
-    return optimizer_step(site, o, NULL, loss, lr);
+    return optimizer_step(o, NULL, loss, lr);
 }
 
-kl_status kl_optimizer_step_gradients_at(const kl_site *site, kl_optimizer *o, const kl_tensor *gradients, double lr)
+kl_status kl_optimizer_step_gradients(kl_optimizer *o, const kl_tensor *gradients, double lr)
 {
     if (o && o->n && !gradients)
-        return kl_failf(site, KL_ERR_ARGUMENT, "optimizer_step_gradients: gradients is NULL");
-    return optimizer_step(site, o, o && !o->n ? o->list : gradients, kl_none, lr);
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "optimizer_step_gradients: gradients is NULL");
+    return optimizer_step(o, o && !o->n ? o->list : gradients, kl_none, lr);
 }
 
 /* ---- states ---- */

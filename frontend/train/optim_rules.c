@@ -21,8 +21,7 @@ static void rule_plain_numbers(double lr, double weight_decay, double *x)
 /* Records the new value of p, rounded once if p is a half float. */
 static kl_status rule_move(struct update *u, kl_tensor p, kl_tensor step)
 {
-    return kl_assign_at(u->site, u->of->param,
-                        train_cast(u->site, kl_sub_at(u->site, p, step), kl_dtype_of(u->of->param)));
+    return kl_assign(u->of->param, train_cast(kl_sub(p, step), kl_dtype_of(u->of->param)));
 }
 
 /* g + weight_decay p */
@@ -30,7 +29,7 @@ static kl_tensor rule_coupled(struct update *u, double weight_decay)
 {
     if (weight_decay * u->decay == 0)
         return u->g;
-    return kl_add_at(u->site, u->g, kl_mul_scalar_at(u->site, u->p, weight_decay * u->decay));
+    return kl_add(u->g, kl_mul_scalar(u->p, weight_decay * u->decay));
 }
 
 /* ---- options ---- */
@@ -43,13 +42,13 @@ struct option {
 };
 
 /* Replaces what stands for something else; false: reported. */
-static bool options_complete(const kl_site *site, const char *op, const struct option *list, size_t n)
+static bool options_complete(const char *op, const struct option *list, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const struct option *o = &list[i];
         double given = *o->value;
         if (!isfinite(given) || (o->range == BELOW_1 && given >= 1) || (o->range == ABOVE_0 && given < 0))
-            return kl_failf(site, KL_ERR_ARGUMENT, "%s: %s is %g: it is a finite number%s", op, o->name, given,
+            return kl_failf(NULL, KL_ERR_ARGUMENT, "%s: %s is %g: it is a finite number%s", op, o->name, given,
                             o->range == BELOW_1 ? " below 1" : o->range == ABOVE_0 ? " above 0" : "") == KL_OK;
         if (given == 0)
             *o->value = o->fallback;
@@ -80,27 +79,26 @@ static kl_status sgd_update(struct update *u)
     const kl_sgd_options *s = &u->o->is.sgd;
     kl_tensor g = rule_coupled(u, s->weight_decay), v = g;
     if (s->momentum != 0) {
-        v = rule_flushed(u->site, kl_add_at(u->site, kl_mul_scalar_at(u->site, u->of->state[0], s->momentum), g), 1,
-                         RULE_ANY_SIGN);
-        kl_assign_at(u->site, u->of->state[0], v);
+        v = rule_flushed(kl_add(kl_mul_scalar(u->of->state[0], s->momentum), g), 1, RULE_ANY_SIGN);
+        kl_assign(u->of->state[0], v);
     }
     if (s->nesterov)
-        v = kl_add_at(u->site, kl_mul_scalar_at(u->site, v, s->momentum), g);
+        v = kl_add(kl_mul_scalar(v, s->momentum), g);
     return rule_move(u, u->p, rule_rated(u, v));
 }
 
-kl_optimizer *kl_sgd_at(const kl_site *site, int n, const kl_tensor *param, const kl_sgd_options *options)
+kl_optimizer *kl_sgd(int n, const kl_tensor *param, const kl_sgd_options *options)
 {
     static const struct rule rule = {"sgd", sgd_states, sgd_numbers, sgd_update};
     kl_sgd_options is = options ? *options : (kl_sgd_options){0};
     const struct option list[] = {{"momentum", &is.momentum, 0, ANY}, {"weight_decay", &is.weight_decay, 0, ANY}};
-    if (!options_complete(site, "sgd", list, sizeof list / sizeof *list))
+    if (!options_complete("sgd", list, sizeof list / sizeof *list))
         return NULL;
     if (is.nesterov && is.momentum == 0) {
-        kl_failf(site, KL_ERR_ARGUMENT, "sgd: Nesterov's momentum is 0");
+        kl_failf(NULL, KL_ERR_ARGUMENT, "sgd: Nesterov's momentum is 0");
         return NULL;
     }
-    return optimizer_new(site, &rule, &is, sizeof is, param, n);
+    return optimizer_new(&rule, &is, sizeof is, param, n);
 }
 
 /* ---- Adam ---- */
@@ -126,29 +124,28 @@ static void adam_numbers(const kl_optimizer *o, int64_t step, double lr, double 
 static kl_status adam_update(struct update *u)
 {
     const kl_adam_options *a = &u->o->is.adam;
-    const kl_site *site = u->site;
     kl_tensor p = u->p;
-    kl_tensor m = rule_average(site, u->of->state[0], a->beta1, u->g, RULE_ANY_SIGN);
-    kl_tensor v = rule_average(site, u->of->state[1], a->beta2, kl_mul_at(site, u->g, u->g), RULE_SQUARES);
-    kl_tensor root = kl_add_scalar_at(site, rule_times(u, NUMBER_ROOT, kl_sqrt_at(site, v)), a->eps);
+    kl_tensor m = rule_average(u->of->state[0], a->beta1, u->g, RULE_ANY_SIGN);
+    kl_tensor v = rule_average(u->of->state[1], a->beta2, kl_mul(u->g, u->g), RULE_SQUARES);
+    kl_tensor root = kl_add_scalar(rule_times(u, NUMBER_ROOT, kl_sqrt(v)), a->eps);
     kl_tensor rate = rule_number(u, NUMBER_RATE, p);
     if (u->rate != 1)
-        rate = kl_mul_scalar_at(site, rate, u->rate);
-    kl_tensor move = kl_mul_at(site, kl_div_at(site, rate, root), m);
+        rate = kl_mul_scalar(rate, u->rate);
+    kl_tensor move = kl_mul(kl_div(rate, root), m);
     p = rule_decayed(u, a->weight_decay);
-    kl_assign_at(site, u->of->state[0], m);
-    kl_assign_at(site, u->of->state[1], v);
+    kl_assign(u->of->state[0], m);
+    kl_assign(u->of->state[1], v);
     return rule_move(u, p, move);
 }
 
-kl_optimizer *kl_adam_at(const kl_site *site, int n, const kl_tensor *param, const kl_adam_options *options)
+kl_optimizer *kl_adam(int n, const kl_tensor *param, const kl_adam_options *options)
 {
     static const struct rule rule = {"adam", adam_states, adam_numbers, adam_update};
     kl_adam_options is = options ? *options : (kl_adam_options){0};
     const struct option list[] = {{"beta1", &is.beta1, 0.9, BELOW_1}, {"beta2", &is.beta2, 0.999, BELOW_1},
                                   {"eps", &is.eps, 1e-8, NOT_NEGATIVE}, {"weight_decay", &is.weight_decay, 0, ANY}};
-    return options_complete(site, "adam", list, sizeof list / sizeof *list)
-               ? optimizer_new(site, &rule, &is, sizeof is, param, n) : NULL;
+    return options_complete("adam", list, sizeof list / sizeof *list)
+               ? optimizer_new(&rule, &is, sizeof is, param, n) : NULL;
 }
 
 /* ---- Lion ---- */
@@ -170,20 +167,20 @@ static void lion_numbers(const kl_optimizer *o, int64_t step, double lr, double 
 static kl_status lion_update(struct update *u)
 {
     const kl_lion_options *l = &u->o->is.lion;
-    kl_tensor m = u->of->state[0], way = kl_sign_at(u->site, rule_blend(u->site, m, l->beta1, u->g));
+    kl_tensor m = u->of->state[0], way = kl_sign(rule_blend(m, l->beta1, u->g));
     kl_tensor p = rule_decayed(u, l->weight_decay), move = rule_rated(u, way);
-    kl_assign_at(u->site, m, rule_average(u->site, m, l->beta2, u->g, RULE_ANY_SIGN));
+    kl_assign(m, rule_average(m, l->beta2, u->g, RULE_ANY_SIGN));
     return rule_move(u, p, move);
 }
 
-kl_optimizer *kl_lion_at(const kl_site *site, int n, const kl_tensor *param, const kl_lion_options *options)
+kl_optimizer *kl_lion(int n, const kl_tensor *param, const kl_lion_options *options)
 {
     static const struct rule rule = {"lion", lion_states, lion_numbers, lion_update};
     kl_lion_options is = options ? *options : (kl_lion_options){0};
     const struct option list[] = {{"beta1", &is.beta1, 0.9, BELOW_1}, {"beta2", &is.beta2, 0.99, BELOW_1},
                                   {"weight_decay", &is.weight_decay, 0, ANY}};
-    return options_complete(site, "lion", list, sizeof list / sizeof *list)
-               ? optimizer_new(site, &rule, &is, sizeof is, param, n) : NULL;
+    return options_complete("lion", list, sizeof list / sizeof *list)
+               ? optimizer_new(&rule, &is, sizeof is, param, n) : NULL;
 }
 
 /* ---- RMSprop ---- */
@@ -205,34 +202,32 @@ static void rmsprop_numbers(const kl_optimizer *o, int64_t step, double lr, doub
 static kl_status rmsprop_update(struct update *u)
 {
     const kl_rmsprop_options *r = &u->o->is.rmsprop;
-    const kl_site *site = u->site;
     kl_tensor *state = u->of->state, g = rule_coupled(u, r->weight_decay);
-    kl_tensor v = rule_average(site, state[0], r->alpha, kl_mul_at(site, g, g), RULE_SQUARES), square = v;
-    kl_assign_at(site, state[0], v);
+    kl_tensor v = rule_average(state[0], r->alpha, kl_mul(g, g), RULE_SQUARES), square = v;
+    kl_assign(state[0], v);
     if (r->centered) {
-        kl_tensor a = rule_average(site, state[1], r->alpha, g, RULE_ANY_SIGN);
-        square = kl_maximum_scalar_at(site, kl_sub_at(site, v, kl_mul_at(site, a, a)),
-                                      0); /* the rounded difference may be
+        kl_tensor a = rule_average(state[1], r->alpha, g, RULE_ANY_SIGN);
+        square = kl_maximum_scalar(kl_sub(v, kl_mul(a, a)), 0); /* the rounded difference may be
                                                                                           negative */
-        kl_assign_at(site, state[1], a);
+        kl_assign(state[1], a);
     }
-    kl_tensor move = kl_div_at(site, g, kl_add_scalar_at(site, kl_sqrt_at(site, square), r->eps));
+    kl_tensor move = kl_div(g, kl_add_scalar(kl_sqrt(square), r->eps));
     if (r->momentum != 0) {
         kl_tensor m = state[1 + r->centered];
-        move = rule_flushed(site, kl_add_at(site, kl_mul_scalar_at(site, m, r->momentum), move), 1, RULE_ANY_SIGN);
-        kl_assign_at(site, m, move);
+        move = rule_flushed(kl_add(kl_mul_scalar(m, r->momentum), move), 1, RULE_ANY_SIGN);
+        kl_assign(m, move);
     }
     return rule_move(u, u->p, rule_rated(u, move));
 }
 
-kl_optimizer *kl_rmsprop_at(const kl_site *site, int n, const kl_tensor *param, const kl_rmsprop_options *options)
+kl_optimizer *kl_rmsprop(int n, const kl_tensor *param, const kl_rmsprop_options *options)
 {
     static const struct rule rule = {"rmsprop", rmsprop_states, rmsprop_numbers, rmsprop_update};
     kl_rmsprop_options is = options ? *options : (kl_rmsprop_options){0};
     const struct option list[] = {{"alpha", &is.alpha, 0.99, BELOW_1}, {"eps", &is.eps, 1e-8, NOT_NEGATIVE},
                                   {"momentum", &is.momentum, 0, ANY}, {"weight_decay", &is.weight_decay, 0, ANY}};
-    return options_complete(site, "rmsprop", list, sizeof list / sizeof *list)
-               ? optimizer_new(site, &rule, &is, sizeof is, param, n) : NULL;
+    return options_complete("rmsprop", list, sizeof list / sizeof *list)
+               ? optimizer_new(&rule, &is, sizeof is, param, n) : NULL;
 }
 
 /* ---- Adafactor ---- */
@@ -254,56 +249,52 @@ static void adafactor_numbers(const kl_optimizer *o, int64_t step, double lr, do
 /* b * old + (1 - b) * new */
 static kl_tensor adafactor_blend(struct update *u, kl_tensor old, kl_tensor new)
 {
-    kl_tensor next = kl_add_at(u->site, new, rule_times(u, NUMBER_BLEND, kl_sub_at(u->site, old, new)));
-    kl_assign_at(u->site, old, next);
+    kl_tensor next = kl_add(new, rule_times(u, NUMBER_BLEND, kl_sub(old, new)));
+    kl_assign(old, next);
     return next;
 }
 
-static kl_tensor adafactor_rms(const kl_site *site, kl_tensor a)
+static kl_tensor adafactor_rms(kl_tensor a)
 {
-    return kl_sqrt_at(site, kl_mean_at(site, kl_mul_at(site, a, a), 0, NULL, false));
+    return kl_sqrt(kl_mean(kl_mul(a, a), 0, NULL, false));
 }
 
 /* Divides g by the root of its second moment.  The roots of r / mean(r) and of c are taken separately: where gradients
  * are 0, the product is 1e-60, which f32 cannot represent. */
 static kl_tensor adafactor_direction(struct update *u)
 {
-    const kl_site *site = u->site;
     kl_tensor *state = u->of->state;
-    kl_tensor square = kl_add_scalar_at(site, kl_mul_at(site, u->g, u->g), u->o->is.adafactor.eps1);
+    kl_tensor square = kl_add_scalar(kl_mul(u->g, u->g), u->o->is.adafactor.eps1);
     if (kl_rank(u->of->param) < 2)
-        return kl_div_at(site, u->g, kl_sqrt_at(site, adafactor_blend(u, state[0], square)));
+        return kl_div(u->g, kl_sqrt(adafactor_blend(u, state[0], square)));
     int last = -1, before = -2;
-    kl_tensor r = adafactor_blend(u, state[0], kl_mean_at(site, square, 1, &last, false));
-    kl_tensor c = adafactor_blend(u, state[1], kl_mean_at(site, square, 1, &before, false));
-    kl_tensor rows = kl_sqrt_at(site, kl_div_at(site, r, kl_mean_at(site, r, 1, &last, true)));
-    kl_tensor root = kl_mul_at(site, kl_unsqueeze_at(site, rows, -1),
-                               kl_unsqueeze_at(site, kl_sqrt_at(site, c), kl_rank(c) - 1));
-    return kl_div_at(site, u->g, root);
+    kl_tensor r = adafactor_blend(u, state[0], kl_mean(square, 1, &last, false));
+    kl_tensor c = adafactor_blend(u, state[1], kl_mean(square, 1, &before, false));
+    kl_tensor rows = kl_sqrt(kl_div(r, kl_mean(r, 1, &last, true)));
+    kl_tensor root = kl_mul(kl_unsqueeze(rows, -1), kl_unsqueeze(kl_sqrt(c), kl_rank(c) - 1));
+    return kl_div(u->g, root);
 }
 
 static kl_status adafactor_update(struct update *u)
 {
     const kl_adafactor_options *a = &u->o->is.adafactor;
-    const kl_site *site = u->site;
     kl_tensor p = u->p, move = adafactor_direction(u), rate = rule_number(u, NUMBER_RATE, p);
     if (a->clip > 0)
-        move = kl_div_at(site, move,
-                         kl_maximum_scalar_at(site, kl_mul_scalar_at(site, adafactor_rms(site, move), 1 / a->clip), 1));
+        move = kl_div(move, kl_maximum_scalar(kl_mul_scalar(adafactor_rms(move), 1 / a->clip), 1));
     if (u->rate != 1)
-        rate = kl_mul_scalar_at(site, rate, u->rate);
+        rate = kl_mul_scalar(rate, u->rate);
     if (!a->unscaled)
-        rate = kl_mul_at(site, rate, kl_maximum_scalar_at(site, adafactor_rms(site, p), a->eps2));
-    return rule_move(u, rule_decayed(u, a->weight_decay), kl_mul_at(site, move, rate));
+        rate = kl_mul(rate, kl_maximum_scalar(adafactor_rms(p), a->eps2));
+    return rule_move(u, rule_decayed(u, a->weight_decay), kl_mul(move, rate));
 }
 
-kl_optimizer *kl_adafactor_at(const kl_site *site, int n, const kl_tensor *param, const kl_adafactor_options *options)
+kl_optimizer *kl_adafactor(int n, const kl_tensor *param, const kl_adafactor_options *options)
 {
     static const struct rule rule = {"adafactor", adafactor_states, adafactor_numbers, adafactor_update};
     kl_adafactor_options is = options ? *options : (kl_adafactor_options){0};
     const struct option list[] = {{"decay_power", &is.decay_power, 0.8, NOT_NEGATIVE},
                                   {"eps1", &is.eps1, 1e-30, ABOVE_0}, {"eps2", &is.eps2, 1e-3, NOT_NEGATIVE},
                                   {"clip", &is.clip, 1, NOT_NEGATIVE}, {"weight_decay", &is.weight_decay, 0, ANY}};
-    return options_complete(site, "adafactor", list, sizeof list / sizeof *list)
-               ? optimizer_new(site, &rule, &is, sizeof is, param, n) : NULL;
+    return options_complete("adafactor", list, sizeof list / sizeof *list)
+               ? optimizer_new(&rule, &is, sizeof is, param, n) : NULL;
 }

@@ -10,57 +10,57 @@ static int64_t bytes_of(kl_tensor t)
 }
 
 /* Concatenates the tensors to [n], followed by zeros up to `length` elements. */
-static kl_tensor flat_of(const kl_site *site, int n, const kl_tensor *tensors, kl_tensor *room, int64_t length)
+static kl_tensor flat_of(int n, const kl_tensor *tensors, kl_tensor *room, int64_t length)
 {
     int64_t sum = 0;
     for (int i = 0; i < n; i++) {
         int64_t count = kl_numel(tensors[i]);
-        room[i] = kl_reshape_at(site, tensors[i], 1, &count);
+        room[i] = kl_reshape(tensors[i], 1, &count);
         sum += count;
     }
     if (sum < length) {
         int64_t rest = length - sum;
-        room[n] = kl_zeros_at(site, kl_device_of(tensors[0]), kl_dtype_of(tensors[0]), 1, &rest);
+        room[n] = kl_zeros(kl_device_of(tensors[0]), kl_dtype_of(tensors[0]), 1, &rest);
         n++;
     }
-    return n == 1 ? room[0] : kl_concat_at(site, n, room, 0);
+    return n == 1 ? room[0] : kl_concat(n, room, 0);
 }
 
 /* The elements of flat from element `at` on, in the shape of tensor `like`. */
-static kl_tensor piece_of(const kl_site *site, kl_tensor flat, int64_t at, kl_tensor like)
+static kl_tensor piece_of(kl_tensor flat, int64_t at, kl_tensor like)
 {
     int64_t dims[KL_MAX_RANK];
     int rank = kl_shape(like, dims);
-    return kl_reshape_at(site, kl_narrow_at(site, flat, 0, at, kl_numel(like)), rank, dims);
+    return kl_reshape(kl_narrow(flat, 0, at, kl_numel(like)), rank, dims);
 }
 
 /* ---- values of rank 0 ---- */
 
-kl_status kl_comm_sync_at(const kl_site *site, kl_comm *comm, int n, const kl_tensor *tensors)
+kl_status kl_comm_sync(kl_comm *comm, int n, const kl_tensor *tensors)
 {
     if (n < 0 || (n && !tensors))
-        return kl_failf(site, KL_ERR_ARGUMENT, "comm_sync: %d tensors at %s", n, tensors ? "an array" : "NULL");
-    kl_status s = kl_trace_begin_at(site, "comm_sync");
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "comm_sync: %d tensors at %s", n, tensors ? "an array" : "NULL");
+    kl_status s = kl_trace_begin("comm_sync");
     for (int i = 0; i < n && s == KL_OK; i++)
-        s = kl_assign_at(site, tensors[i], kl_comm_broadcast_at(site, comm, 0, kl_detach_at(site, tensors[i])));
-    return kl_tracing() ? kl_trace_end_at(site) : s;
+        s = kl_assign(tensors[i], kl_comm_broadcast(comm, 0, kl_detach(tensors[i])));
+    return kl_tracing() ? kl_trace_end() : s;
 }
 
 /* ---- gradients ---- */
 
 /* Replaces m gradients, whose indices in result[] are in at[], by their means over all ranks, with one collective. */
-static void reduce_bucket(const kl_site *site, kl_comm *comm, int m, const int *at, kl_tensor *result, kl_tensor *room)
+static void reduce_bucket(kl_comm *comm, int m, const int *at, kl_tensor *result, kl_tensor *room)
 {
     if (m == 1) {
-        result[at[0]] = kl_comm_all_reduce_at(site, comm, KL_REDUCE_MEAN, result[at[0]]);
+        result[at[0]] = kl_comm_all_reduce(comm, KL_REDUCE_MEAN, result[at[0]]);
         return;
     }
     for (int i = 0; i < m; i++)
         room[i] = result[at[i]];
-    kl_tensor all = kl_comm_all_reduce_at(site, comm, KL_REDUCE_MEAN, flat_of(site, m, room, room + m, 0));
+    kl_tensor all = kl_comm_all_reduce(comm, KL_REDUCE_MEAN, flat_of(m, room, room + m, 0));
     for (int64_t i = 0, from = 0; i < m; i++) {
         int64_t count = kl_numel(result[at[i]]);
-        result[at[i]] = piece_of(site, all, from, result[at[i]]);
+        result[at[i]] = piece_of(all, from, result[at[i]]);
         from += count;
     }
 }
@@ -70,8 +70,7 @@ static bool same_kind(kl_tensor a, kl_tensor b)
     return kl_dtype_of(a) == kl_dtype_of(b) && kl_device_of(a).id == kl_device_of(b).id;
 }
 
-static void reduce_gradients(const kl_site *site, kl_comm *comm, int n, kl_tensor *result, int64_t bucket_bytes,
-                             int *at, kl_tensor *room)
+static void reduce_gradients(kl_comm *comm, int n, kl_tensor *result, int64_t bucket_bytes, int *at, kl_tensor *room)
 {
     int m = 0;
     int64_t bytes = 0;
@@ -80,7 +79,7 @@ static void reduce_gradients(const kl_site *site, kl_comm *comm, int n, kl_tenso
             continue;
         int64_t more = bytes_of(result[i]);
         if (m && (bytes + more > bucket_bytes || !same_kind(result[at[0]], result[i]))) {
-            reduce_bucket(site, comm, m, at, result, room);
+            reduce_bucket(comm, m, at, result, room);
             m = 0;
             bytes = 0;
         }
@@ -88,28 +87,28 @@ static void reduce_gradients(const kl_site *site, kl_comm *comm, int n, kl_tenso
         bytes += more;
     }
     if (m)
-        reduce_bucket(site, comm, m, at, result, room);
+        reduce_bucket(comm, m, at, result, room);
 }
 
-kl_status kl_comm_gradients_at(const kl_site *site, kl_comm *comm, int n, kl_tensor *gradients, int64_t bucket_bytes)
+kl_status kl_comm_gradients(kl_comm *comm, int n, kl_tensor *gradients, int64_t bucket_bytes)
 {
     if (!comm || n < 0 || (n && !gradients) || bucket_bytes < 0)
-        return kl_failf(site, KL_ERR_ARGUMENT, "comm_gradients: %s, %d gradients at %s, buckets of %lld bytes",
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "comm_gradients: %s, %d gradients at %s, buckets of %lld bytes",
                         comm ? "a communicator" : "no communicator", n, gradients ? "an array" : "NULL",
                         (long long)bucket_bytes);
     if (!kl_tracing())
-        return kl_failf(site, KL_ERR_TRACE, "comm_gradients: no trace is open");
+        return kl_failf(NULL, KL_ERR_TRACE, "comm_gradients: no trace is open");
     for (int i = 0; i < n; i++)
         if (gradients[i].id && kl_check(gradients[i]) != KL_OK)
             return kl_last_error_code();
     kl_tensor *room = kl_memory_alloc(((size_t)n * 3 + 1) * sizeof *room);
     int *at = kl_memory_alloc(((size_t)n + 1) * sizeof *at);
     kl_status s = room && at ? kl_composite_begin("comm_gradients")
-                             : kl_failf(site, KL_ERR_MEMORY, "comm_gradients: out of memory");
+                             : kl_failf(NULL, KL_ERR_MEMORY, "comm_gradients: out of memory");
     if (s == KL_OK) {
         kl_tensor *result = room + 2 * n;
         memcpy(result, gradients, (size_t)n * sizeof *result);
-        reduce_gradients(site, comm, n, result, bucket_bytes ? bucket_bytes : DEFAULT_BUCKET, at, room);
+        reduce_gradients(comm, n, result, bucket_bytes ? bucket_bytes : DEFAULT_BUCKET, at, room);
         memcpy(gradients, result, (size_t)n * sizeof *result);
         kl_composite_end(n, result);
     }
@@ -173,18 +172,18 @@ static int fill_buckets(kl_comm_shards *s, int64_t bucket_bytes)
 }
 
 /* This rank's part of the present values of the parameters of bucket b. */
-static kl_tensor part_now(const kl_site *site, const kl_comm_shards *s, int b)
+static kl_tensor part_now(const kl_comm_shards *s, int b)
 {
     const struct bucket *k = &s->bucket[b];
     int64_t count = k->length / kl_comm_ranks(s->comm);
-    kl_tensor flat = kl_detach_at(site, flat_of(site, k->n, s->param + k->first, s->room, k->length));
-    return kl_narrow_at(site, flat, 0, count * kl_comm_rank(s->comm), count);
+    kl_tensor flat = kl_detach(flat_of(k->n, s->param + k->first, s->room, k->length));
+    return kl_narrow(flat, 0, count * kl_comm_rank(s->comm), count);
 }
 
-static bool shards_check(const kl_site *site, const kl_comm *comm, int n, const kl_tensor *param, int64_t bucket_bytes)
+static bool shards_check(const kl_comm *comm, int n, const kl_tensor *param, int64_t bucket_bytes)
 {
     if (!comm || n < 1 || !param || bucket_bytes < 0) {
-        kl_failf(site, KL_ERR_ARGUMENT, "comm_shards_new: %s, %d parameters at %s, buckets of %lld bytes",
+        kl_failf(NULL, KL_ERR_ARGUMENT, "comm_shards_new: %s, %d parameters at %s, buckets of %lld bytes",
                  comm ? "a communicator" : "no communicator", n, param ? "an array" : "NULL", (long long)bucket_bytes);
         return false;
     }
@@ -192,7 +191,7 @@ static bool shards_check(const kl_site *site, const kl_comm *comm, int n, const 
         if (kl_check(param[i]) != KL_OK)
             return false;
         if (!same_kind(param[0], param[i])) {
-            kl_failf(site, KL_ERR_TYPE, "comm_shards_new: parameter %d is %s on %s, parameter 0 is %s on %s", i,
+            kl_failf(NULL, KL_ERR_TYPE, "comm_shards_new: parameter %d is %s on %s, parameter 0 is %s on %s", i,
                      kl_dtype_name(kl_dtype_of(param[i])), kl_device_name(kl_device_of(param[i])),
                      kl_dtype_name(kl_dtype_of(param[0])), kl_device_name(kl_device_of(param[0])));
             return false;
@@ -202,19 +201,19 @@ static bool shards_check(const kl_site *site, const kl_comm *comm, int n, const 
 }
 
 /* Makes this rank's part of bucket b, which the tree owns. */
-static kl_status make_part(const kl_site *site, kl_comm_shards *s, int b)
+static kl_status make_part(kl_comm_shards *s, int b)
 {
     char name[24];
     int64_t count = s->bucket[b].length / kl_comm_ranks(s->comm);
     kl_format(name, sizeof name, "part.%d", b);
-    s->part[b] = train_state(site, s->param[0], 1, &count, name);
-    return kl_params_add_at(site, s->tree, name, s->part[b]);
+    s->part[b] = train_state(s->param[0], 1, &count, name);
+    return kl_params_add(s->tree, name, s->part[b]);
 }
 
-static kl_comm_shards *shards_new(const kl_site *site, kl_comm *comm, int n, const kl_tensor *param,
+static kl_comm_shards *shards_new(kl_comm *comm, int n, const kl_tensor *param,
                                   const kl_params *params, int64_t bucket_bytes)
 {
-    if (!shards_check(site, comm, n, param, bucket_bytes))
+    if (!shards_check(comm, n, param, bucket_bytes))
         return NULL;
     kl_comm_shards *s = kl_memory_alloc(sizeof *s);
     if (s) {
@@ -223,48 +222,46 @@ static kl_comm_shards *shards_new(const kl_site *site, kl_comm *comm, int n, con
                               .part = kl_memory_alloc(2 * (size_t)n * sizeof *s->part),
                               .room = kl_memory_alloc(((size_t)n + 1) * sizeof *s->room),
                               .bucket = kl_memory_alloc((size_t)n * sizeof *s->bucket),
-                              .tree = kl_params_new_at(site, kl_device_of(param[0]), kl_dtype_of(param[0]), 0)};
+                              .tree = kl_params_new(kl_device_of(param[0]), kl_dtype_of(param[0]), 0)};
     }
     if (!s || !s->param || !s->part || !s->room || !s->bucket || !s->tree) {
         kl_comm_shards_free(s);
-        kl_failf(site, KL_ERR_MEMORY, "comm_shards_new: out of memory");
+        kl_failf(NULL, KL_ERR_MEMORY, "comm_shards_new: out of memory");
         return NULL;
     }
     memcpy(s->param, param, (size_t)n * sizeof *param);
     int buckets = fill_buckets(s, bucket_bytes ? bucket_bytes : DEFAULT_BUCKET);
     kl_status status = KL_OK;
     for (; s->buckets < buckets && status == KL_OK; s->buckets++)
-        status = make_part(site, s, s->buckets);
-    if (status == KL_OK && kl_comm_shards_reload_at(site, s) == KL_OK)
+        status = make_part(s, s->buckets);
+    if (status == KL_OK && kl_comm_shards_reload(s) == KL_OK)
         return s;
     kl_comm_shards_free(s);
     return NULL;
 }
 
-kl_comm_shards *kl_comm_shards_new_at(const kl_site *site, kl_comm *comm, int n, const kl_tensor *param,
-                                      int64_t bucket_bytes)
+kl_comm_shards *kl_comm_shards_new(kl_comm *comm, int n, const kl_tensor *param, int64_t bucket_bytes)
 {
-    return shards_new(site, comm, n, param, NULL, bucket_bytes);
+    return shards_new(comm, n, param, NULL, bucket_bytes);
 }
 
-kl_comm_shards *kl_comm_shards_new_params_at(const kl_site *site, kl_comm *comm, kl_params *params,
-                                             int64_t bucket_bytes)
+kl_comm_shards *kl_comm_shards_new_params(kl_comm *comm, kl_params *params, int64_t bucket_bytes)
 {
     int n;
     const kl_tensor *param = kl_params_trained(params, &n);
-    return param ? shards_new(site, comm, n, param, params, bucket_bytes) : NULL;
+    return param ? shards_new(comm, n, param, params, bucket_bytes) : NULL;
 }
 
 const kl_params *kl_comm_shards_params(const kl_comm_shards *s) { return s ? s->tree : NULL; }
 
-kl_status kl_comm_shards_reload_at(const kl_site *site, kl_comm_shards *s)
+kl_status kl_comm_shards_reload(kl_comm_shards *s)
 {
     if (!s)
-        return kl_failf(site, KL_ERR_ARGUMENT, "comm_shards_reload: no shards");
-    kl_status status = kl_trace_begin_at(site, "comm_shards_reload");
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "comm_shards_reload: no shards");
+    kl_status status = kl_trace_begin("comm_shards_reload");
     for (int b = 0; b < s->buckets && status == KL_OK; b++)
-        status = kl_assign_at(site, s->part[b], part_now(site, s, b));
-    return kl_tracing() ? kl_trace_end_at(site) : status;
+        status = kl_assign(s->part[b], part_now(s, b));
+    return kl_tracing() ? kl_trace_end() : status;
 }
 
 const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *s, int *parts)
@@ -275,28 +272,28 @@ const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *s, int *parts)
 }
 
 /* Splits the parts of all ranks into the parameters. */
-static kl_status take_parts(const kl_site *site, kl_comm_shards *s, int b)
+static kl_status take_parts(kl_comm_shards *s, int b)
 {
     const struct bucket *k = &s->bucket[b];
-    kl_tensor all = kl_comm_all_gather_at(site, s->comm, 0, kl_detach_at(site, s->part[b]));
+    kl_tensor all = kl_comm_all_gather(s->comm, 0, kl_detach(s->part[b]));
     int64_t at = 0;
     kl_status status = kl_check(all);
     for (int i = k->first; i < k->first + k->n && status == KL_OK; i++) {
-        status = kl_assign_at(site, s->param[i], piece_of(site, all, at, s->param[i]));
+        status = kl_assign(s->param[i], piece_of(all, at, s->param[i]));
         at += kl_numel(s->param[i]);
     }
     return status;
 }
 
 /* Gives the parts the present factors of the parameters. */
-static kl_status set_factors(const kl_site *site, kl_comm_shards *s, const char *op)
+static kl_status set_factors(kl_comm_shards *s, const char *op)
 {
     for (int b = 0; b < s->buckets && s->params; b++) {
         const struct bucket *k = &s->bucket[b];
         kl_param is = settings_of(s, k->first), part;
         for (int i = k->first + 1; i < k->first + k->n; i++)
             if (!same_settings(s, k->first, i))
-                return kl_failf(site, KL_ERR_ARGUMENT, "%s: the factors of \"%.60s\" and \"%.60s\" were equal when the "
+                return kl_failf(NULL, KL_ERR_ARGUMENT, "%s: the factors of \"%.60s\" and \"%.60s\" were equal when the "
                                 "shards were made, and are not any more; make the shards after setting factors", op,
                                 is.name, settings_of(s, i).name);
         kl_status status = kl_params_get(s->tree, b, &part);
@@ -313,106 +310,104 @@ static kl_status set_factors(const kl_site *site, kl_comm_shards *s, const char 
 }
 
 /* Checks a call that records something; reports errors of `op`. */
-static kl_status shards_ready(const kl_site *site, const char *op, const kl_comm_shards *s, bool arguments)
+static kl_status shards_ready(const char *op, const kl_comm_shards *s, bool arguments)
 {
     if (!s || !arguments)
-        return kl_failf(site, KL_ERR_ARGUMENT, "%s: %s", op, s ? "an argument is NULL" : "no shards");
-    return kl_tracing() ? KL_OK : kl_failf(site, KL_ERR_TRACE, "%s: no trace is open", op);
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "%s: %s", op, s ? "an argument is NULL" : "no shards");
+    return kl_tracing() ? KL_OK : kl_failf(NULL, KL_ERR_TRACE, "%s: no trace is open", op);
 }
 
-static kl_status check_gradients(const kl_site *site, const char *op, const kl_comm_shards *s, const kl_tensor *g)
+static kl_status check_gradients(const char *op, const kl_comm_shards *s, const kl_tensor *g)
 {
     for (int i = 0; i < s->n; i++) {
         int64_t want[KL_MAX_RANK], has[KL_MAX_RANK];
         if (kl_check(g[i]) != KL_OK)
             return g[i].id ? kl_last_error_code()
-                           : kl_failf(site, KL_ERR_ARGUMENT, "%s: there is no gradient %d", op, i);
+                           : kl_failf(NULL, KL_ERR_ARGUMENT, "%s: there is no gradient %d", op, i);
         int rank = kl_shape(s->param[i], want);
         if (kl_shape(g[i], has) != rank || memcmp(want, has, (size_t)rank * sizeof *want))
-            return kl_failf(site, KL_ERR_SHAPE, "%s: gradient %d is not shaped like its parameter", op, i);
+            return kl_failf(NULL, KL_ERR_SHAPE, "%s: gradient %d is not shaped like its parameter", op, i);
     }
     return KL_OK;
 }
 
-static kl_status reduce_parts(const kl_site *site, kl_comm_shards *s, const kl_tensor *g, kl_tensor *part)
+static kl_status reduce_parts(kl_comm_shards *s, const kl_tensor *g, kl_tensor *part)
 {
     kl_status status = KL_OK;
     for (int b = s->buckets - 1; b >= 0 && status == KL_OK; b--) { /* in the order in which a backward pass computes
                                                                       the gradients */
         const struct bucket *k = &s->bucket[b];
-        part[b] = kl_comm_reduce_scatter_at(site, s->comm, KL_REDUCE_MEAN, 0,
-                                            flat_of(site, k->n, g + k->first, s->room, k->length));
+        part[b] = kl_comm_reduce_scatter(s->comm, KL_REDUCE_MEAN, 0, flat_of(k->n, g + k->first, s->room, k->length));
         status = kl_check(part[b]);
     }
     return status;
 }
 
-static kl_status gather_parts(const kl_site *site, kl_comm_shards *s)
+static kl_status gather_parts(kl_comm_shards *s)
 {
     kl_status status = KL_OK;
     for (int b = s->buckets - 1; b >= 0 && status == KL_OK; b--)
-        status = take_parts(site, s, b);
+        status = take_parts(s, b);
     return status;
 }
 
 /* What the caller's gradients have to pass before they are reduced in a composite op. */
-static kl_status begin_reduction(const kl_site *site, const char *op, kl_comm_shards *s, const kl_tensor *g)
+static kl_status begin_reduction(const char *op, kl_comm_shards *s, const kl_tensor *g)
 {
-    kl_status status = check_gradients(site, op, s, g);
+    kl_status status = check_gradients(op, s, g);
     if (status == KL_OK)
-        status = set_factors(site, s, op);
+        status = set_factors(s, op);
     return status == KL_OK ? kl_composite_begin(op) : status;
 }
 
-kl_status kl_comm_shards_reduce_at(const kl_site *site, kl_comm_shards *s, const kl_tensor *g, kl_tensor *parts)
+kl_status kl_comm_shards_reduce(kl_comm_shards *s, const kl_tensor *g, kl_tensor *parts)
 {
     static const char op[] = "comm_shards_reduce";
-    kl_status status = shards_ready(site, op, s, g && parts);
+    kl_status status = shards_ready(op, s, g && parts);
     if (status == KL_OK)
-        status = begin_reduction(site, op, s, g);
+        status = begin_reduction(op, s, g);
     if (status != KL_OK)
         return status;
-    status = reduce_parts(site, s, g, parts);
+    status = reduce_parts(s, g, parts);
     kl_composite_end(s->buckets, parts);
     return status;
 }
 
-kl_tensor kl_comm_shards_clip_norm_at(const kl_site *site, kl_comm_shards *s, kl_tensor *parts, double max)
+kl_tensor kl_comm_shards_clip_norm(kl_comm_shards *s, kl_tensor *parts, double max)
 {
-    if (shards_ready(site, "comm_shards_clip_norm", s, parts != NULL) != KL_OK)
+    if (shards_ready("comm_shards_clip_norm", s, parts != NULL) != KL_OK)
         return kl_poison();
-    return train_clip_norm(site, "comm_shards_clip_norm", s->comm, s->buckets, parts, max);
+    return train_clip_norm("comm_shards_clip_norm", s->comm, s->buckets, parts, max);
 }
 
-kl_status kl_comm_shards_gather_at(const kl_site *site, kl_comm_shards *s)
+kl_status kl_comm_shards_gather(kl_comm_shards *s)
 {
-    kl_status status = shards_ready(site, "comm_shards_gather", s, true);
+    kl_status status = shards_ready("comm_shards_gather", s, true);
     if (status == KL_OK)
         status = kl_composite_begin("comm_shards_gather");
     if (status != KL_OK)
         return status;
-    status = gather_parts(site, s);
+    status = gather_parts(s);
     kl_composite_end(0, NULL);
     return status;
 }
 
-kl_status kl_comm_shards_step_at(const kl_site *site, kl_comm_shards *s, kl_optimizer *opt, const kl_tensor *g,
-                                 double lr)
+kl_status kl_comm_shards_step(kl_comm_shards *s, kl_optimizer *opt, const kl_tensor *g, double lr)
 {
     static const char op[] = "comm_shards_step";
-    kl_status status = shards_ready(site, op, s, opt && g);
+    kl_status status = shards_ready(op, s, opt && g);
     if (status == KL_OK && s->params && opt->params != s->tree)
-        status = kl_failf(site, KL_ERR_ARGUMENT, "%s: the optimizer is not attached to kl_comm_shards_params, which "
+        status = kl_failf(NULL, KL_ERR_ARGUMENT, "%s: the optimizer is not attached to kl_comm_shards_params, which "
                           "has the factors", op);
     if (status == KL_OK)
-        status = begin_reduction(site, op, s, g);
+        status = begin_reduction(op, s, g);
     if (status != KL_OK)
         return status;
-    status = reduce_parts(site, s, g, s->part + s->n);
+    status = reduce_parts(s, g, s->part + s->n);
     if (status == KL_OK)
-        status = kl_optimizer_step_gradients_at(site, opt, s->part + s->n, lr);
+        status = kl_optimizer_step_gradients(opt, s->part + s->n, lr);
     if (status == KL_OK)
-        status = gather_parts(site, s);
+        status = gather_parts(s);
     kl_composite_end(0, NULL);
     return status;
 }

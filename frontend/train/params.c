@@ -27,19 +27,19 @@ static uint64_t params_hash(const char *name)
     return h;
 }
 
-kl_params *kl_params_new_at(const kl_site *site, kl_device device, kl_dtype dtype, uint64_t seed)
+kl_params *kl_params_new(kl_device device, kl_dtype dtype, uint64_t seed)
 {
     if (!*kl_device_name(device) || !strcmp(kl_device_name(device), "none")) {
-        kl_failf(site, KL_ERR_DEVICE, "params_new: no device");
+        kl_failf(NULL, KL_ERR_DEVICE, "params_new: no device");
         return NULL;
     }
     if (dtype != KL_F16 && dtype != KL_BF16 && dtype != KL_F32 && dtype != KL_F64 && dtype != KL_FLOAT) {
-        kl_failf(site, KL_ERR_TYPE, "params_new: dtype %s is not a float type", kl_dtype_name(dtype));
+        kl_failf(NULL, KL_ERR_TYPE, "params_new: dtype %s is not a float type", kl_dtype_name(dtype));
         return NULL;
     }
     kl_params *p = kl_memory_alloc(sizeof *p);
     if (!p) {
-        kl_failf(site, KL_ERR_MEMORY, "params_new: out of memory");
+        kl_failf(NULL, KL_ERR_MEMORY, "params_new: out of memory");
         return NULL;
     }
     *p = (kl_params){.device = device, .dtype = dtype, .seed = seed};
@@ -91,12 +91,12 @@ int kl_params_index_of(const kl_params *p, kl_tensor tensor)
     return -1;
 }
 
-kl_tensor kl_params_find_at(const kl_site *site, const kl_params *p, const char *name)
+kl_tensor kl_params_find(const kl_params *p, const char *name)
 {
     int i = kl_params_index(p, name);
     if (i >= 0)
         return p->row[i].is.tensor;
-    kl_failf(site, KL_ERR_ARGUMENT, "params_find: no tensor \"%s\" among the %" PRId64 " of the tree",
+    kl_failf(NULL, KL_ERR_ARGUMENT, "params_find: no tensor \"%s\" among the %" PRId64 " of the tree",
              name ? name : "(NULL)", kl_params_count(p));
     return kl_poison();
 }
@@ -203,28 +203,27 @@ static bool params_reserve(kl_params *p)
     return true;
 }
 
-static kl_status params_put(const kl_site *site, const char *op, kl_params *p, const char *name, kl_tensor t,
-                            bool buffer)
+static kl_status params_put(const char *op, kl_params *p, const char *name, kl_tensor t, bool buffer)
 {
     kl_status s = KL_OK;
     const char *fault = p ? params_name_fault(p, name) : NULL;
     char *own = NULL;
     if (!p)
-        s = kl_failf(site, KL_ERR_ARGUMENT, "%s: no tree", op);
+        s = kl_failf(NULL, KL_ERR_ARGUMENT, "%s: no tree", op);
     else if (fault)
-        s = kl_failf(site, KL_ERR_ARGUMENT, "%s: name \"%.*s\" %s", op, KL_PARAM_NAME, name ? name : "", fault);
+        s = kl_failf(NULL, KL_ERR_ARGUMENT, "%s: name \"%.*s\" %s", op, KL_PARAM_NAME, name ? name : "", fault);
     else if (kl_check(t) != KL_OK)
-        kl_keep_at(site, t), s = kl_check(t); /* kl_keep reports what is wrong with the handle */
+        kl_keep(t), s = kl_check(t); /* kl_keep reports what is wrong with the handle */
     else if (!buffer)
-        s = kl_requires_grad_at(site, t);
+        s = kl_requires_grad(t);
     if (s == KL_OK && (!params_reserve(p) || !(own = kl_memory_alloc(strlen(name) + 1))))
-        s = kl_failf(site, KL_ERR_MEMORY, "%s: out of memory", op);
+        s = kl_failf(NULL, KL_ERR_MEMORY, "%s: out of memory", op);
     if (s != KL_OK) {
         train_release(t);
         return s;
     }
-    kl_keep_at(site, t);
-    kl_set_name_at(site, t, name);
+    kl_keep(t);
+    kl_set_name(t, name);
     uint64_t hash = params_hash(name);
     int *at = params_slot(p, name, hash);
     p->row[p->n] = (struct params_row){.is = {strcpy(own, name), t, buffer, false, 1, 1}, .hash = hash};
@@ -232,33 +231,32 @@ static kl_status params_put(const kl_site *site, const char *op, kl_params *p, c
     return KL_OK;
 }
 
-kl_status kl_params_add_at(const kl_site *site, kl_params *p, const char *name, kl_tensor t)
+kl_status kl_params_add(kl_params *p, const char *name, kl_tensor t)
 {
-    return params_put(site, "params_add", p, name, t, false);
+    return params_put("params_add", p, name, t, false);
 }
 
-kl_status kl_params_add_buffer_at(const kl_site *site, kl_params *p, const char *name, kl_tensor t)
+kl_status kl_params_add_buffer(kl_params *p, const char *name, kl_tensor t)
 {
-    return params_put(site, "params_add_buffer", p, name, t, true);
+    return params_put("params_add_buffer", p, name, t, true);
 }
 
-kl_tensor kl_params_make_at(const kl_site *site, kl_params *p, const char *name, int rank, const int64_t *dims,
-                            const kl_init *init)
+kl_tensor kl_params_make(kl_params *p, const char *name, int rank, const int64_t *dims, const kl_init *init)
 {
     static const kl_init zeros = {.kind = KL_INIT_ZEROS};
     const char *fault = p ? params_name_fault(p, name) : "has no tree";
     if (fault) {
-        kl_failf(site, KL_ERR_ARGUMENT, "params_make: name \"%.*s\" %s", KL_PARAM_NAME, name ? name : "", fault);
+        kl_failf(NULL, KL_ERR_ARGUMENT, "params_make: name \"%.*s\" %s", KL_PARAM_NAME, name ? name : "", fault);
         return kl_poison();
     }
     uint64_t seed = train_mix(p->seed ^ params_hash(name));
-    kl_tensor t = kl_init_values_at(site, init ? init : &zeros, p->device, p->dtype, rank, dims, seed);
+    kl_tensor t = kl_init_values(init ? init : &zeros, p->device, p->dtype, rank, dims, seed);
     if (kl_check(t) != KL_OK)
         return t;
-    return params_put(site, "params_make", p, name, t, false) == KL_OK ? t : kl_poison();
+    return params_put("params_make", p, name, t, false) == KL_OK ? t : kl_poison();
 }
 
-kl_status kl_params_reset_at(const kl_site *site, kl_params *p, const char *pattern, const kl_init *init)
+kl_status kl_params_reset(kl_params *p, const char *pattern, const kl_init *init)
 {
     int n = 0;
     kl_status s = KL_OK;
@@ -269,12 +267,12 @@ kl_status kl_params_reset_at(const kl_site *site, kl_params *p, const char *patt
         if (p->row[i].is.buffer)
             continue;
         n++;
-        kl_tensor x = kl_init_values_at(site, init, kl_device_of(t), kl_dtype_of(t), rank, dims,
-                                        train_mix(p->seed ^ p->row[i].hash));
-        s = kl_assign_at(site, t, x);
+        kl_tensor x = kl_init_values(init, kl_device_of(t), kl_dtype_of(t), rank, dims,
+                                     train_mix(p->seed ^ p->row[i].hash));
+        s = kl_assign(t, x);
         train_release(x);
     }
-    return n || s != KL_OK ? s : kl_failf(site, KL_ERR_ARGUMENT, "params_reset: \"%.*s\" stands for no parameter",
+    return n || s != KL_OK ? s : kl_failf(NULL, KL_ERR_ARGUMENT, "params_reset: \"%.*s\" stands for no parameter",
                                          KL_PARAM_NAME, pattern ? pattern : "(NULL)");
 }
 

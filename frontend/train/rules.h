@@ -25,7 +25,6 @@ struct tracked {
 
 /* The update of one parameter while it is recorded. */
 struct update {
-    const kl_site *site;
     kl_optimizer *o;
     struct tracked *of;
     kl_tensor p, g;          /* the parameter and its gradient, in the dtype of the computation */
@@ -65,26 +64,24 @@ kl_tensor rule_number(struct update *u, enum rule_number which, kl_tensor a);
 kl_tensor rule_times(struct update *u, enum rule_number which, kl_tensor a);
 kl_tensor rule_rated(struct update *u, kl_tensor a);
 /* beta * a + (1 - beta) * b */
-kl_tensor rule_blend(const kl_site *site, kl_tensor a, double beta, kl_tensor b);
+kl_tensor rule_blend(kl_tensor a, double beta, kl_tensor b);
 /* Returns x, the new value of a state, but 0 where |x| (for squares: x) is below the smallest normal number / step. */
 enum rule_sign { RULE_ANY_SIGN, RULE_SQUARES };
-kl_tensor rule_flushed(const kl_site *site, kl_tensor x, double step, enum rule_sign sign);
+kl_tensor rule_flushed(kl_tensor x, double step, enum rule_sign sign);
 /* The next value of a state that is a moving average: rule_blend, then rule_flushed, so that the next value is not
  * subnormal. */
-kl_tensor rule_average(const kl_site *site, kl_tensor a, double beta, kl_tensor b, enum rule_sign sign);
+kl_tensor rule_average(kl_tensor a, double beta, kl_tensor b, enum rule_sign sign);
 /* The parameter times 1 - lr weight_decay, with the parameter's factors. */
 kl_tensor rule_decayed(struct update *u, double weight_decay);
 
 /* Makes an optimizer with a rule and its options, which are no larger than the union.  NULL: an error was reported. */
-kl_optimizer *optimizer_new(const kl_site *site, const struct rule *rule, const void *options, size_t bytes,
-                            const kl_tensor *param, int n);
+kl_optimizer *optimizer_new(const struct rule *rule, const void *options, size_t bytes, const kl_tensor *param, int n);
 /* Checks that n parameters are usable and different, and calls kl_requires_grad for them.  Returns false after it has
  * reported an error of `op`. */
-bool train_check_params(const kl_site *site, const char *op, const kl_tensor *param, int n);
+bool train_check_params(const char *op, const kl_tensor *param, int n);
 /* kl_clip_norm, with errors of `op`.  comm: NULL, or each rank has its part of the gradients, and the norm is that of
  * all parts. */
-kl_tensor train_clip_norm(const kl_site *site, const char *op, kl_comm *comm, int n, kl_tensor *gradients,
-                          double max);
+kl_tensor train_clip_norm(const char *op, kl_comm *comm, int n, kl_tensor *gradients, double max);
 /* Makes zeros of this shape on t's device, in the dtype in which updates of t are computed; they outlive the trace. */
-kl_tensor train_state(const kl_site *site, kl_tensor t, int rank, const int64_t *dims, const char *name);
+kl_tensor train_state(kl_tensor t, int rank, const int64_t *dims, const char *name);
 #endif

@@ -18,13 +18,13 @@ static inline void train_release(kl_tensor t)
 /* Updates of f16 and bf16 parameters, and their states, are computed in f32.  In a half float a moving average would
  * stop changing where its change is below the last digit, and squares of gradients would underflow. */
 static inline kl_dtype train_compute(kl_dtype d) { return d == KL_F16 || d == KL_BF16 ? KL_F32 : d; }
-static inline kl_tensor train_cast(const kl_site *site, kl_tensor t, kl_dtype d)
+static inline kl_tensor train_cast(kl_tensor t, kl_dtype d)
 {
-    return kl_dtype_of(t) == d ? t : kl_cast_at(site, t, d);
+    return kl_dtype_of(t) == d ? t : kl_cast(t, d);
 }
-static inline kl_tensor train_widen(const kl_site *site, kl_tensor t)
+static inline kl_tensor train_widen(kl_tensor t)
 {
-    return train_cast(site, t, train_compute(kl_dtype_of(t)));
+    return train_cast(t, train_compute(kl_dtype_of(t)));
 }
 
 /* A hash function of 64 bits: the last step of SplitMix64 (Steele, Lea, Flood). */

@@ -1,6 +1,8 @@
 # What follows from the prototypes marked KL_API_AT in the public headers (arguments: the headers).
 #   mode=header   call_sites.h: each one's variant with a call site, and the macro that calls it with the caller's line
-#   mode=plain    plain.c: the plain functions, which call the variants without a call site
+#   mode=source   call_sites.c: of each the one that is not written by hand. Functions of <kiln/train> are plain, and the
+#                 variant sets the thread's call site around them, so that no call inside passes it on. The others
+#                 are variants with a call site, and the plain function passes them the thread's.
 # A prototype starts a line and ends with the first ';'.
 function trim(s) { gsub(/^[ \t\n]+|[ \t\n]+$/, "", s); return s }
 
@@ -42,8 +44,16 @@ function declare(text,    open, head, name, result, list, none) {
     list = trim(substr(text, open + 1))
     sub(/\) *;$/, "", list)
     none = list == "void"
-    if (mode == "plain") {
-        printf "%s%s(%s)\n{\n    return %s_at(NULL%s);\n}\n", result, name, list, name, none ? "" : ", " names_of(list)
+    if (mode == "source" && FILENAME ~ /\/train\//) {
+        printf "%s%s_at(const kl_site *site%s)\n{\n    const kl_site *outer;\n" \
+               "    struct thread *thread = call_begin(site, &outer);\n    %sresult = %s(%s);\n" \
+               "    call_end(thread, outer);\n    return result;\n}\n", result, name, none ? "" : ", " list, result, name,
+               none ? "" : names_of(list)
+        return
+    }
+    if (mode == "source") {
+        printf "%s%s(%s)\n{\n    return %s_at(thread_site()%s);\n}\n", result, name, list, name,
+               none ? "" : ", " names_of(list)
         return
     }
     prototypes = prototypes wrapped(sprintf("KL_API %s%s_at(const kl_site *site%s);", result, name,
@@ -52,7 +62,10 @@ function declare(text,    open, head, name, result, list, none) {
                             none ? "" : ", __VA_ARGS__")
 }
 
-BEGIN { if (mode == "plain") print "/* Made from the public headers by include/kiln/call_sites.awk. */\n#include \"frontend/frontend.h\"\n" }
+BEGIN {
+    if (mode == "source") print "/* Made from the public headers by include/kiln/call_sites.awk. */\n" \
+                                "#include \"frontend/frontend.h\"\n"
+}
 /^KL_API_AT / { inside = 1; text = ""; sub(/^KL_API_AT /, "") }
 inside {
     text = text " " $0
@@ -62,7 +75,7 @@ inside {
     }
 }
 END {
-    if (mode == "plain") exit
+    if (mode == "source") exit
     print "/* Variants with a call site, which may be NULL, and macros that pass the caller's.  Included by <kiln/kiln.h>."
     print " * Made from the other headers by call_sites.awk. */"
     print "#include <kiln/kiln.h> /* in front of the guard: it includes this file */"

@@ -29,8 +29,8 @@ extern "C" {
 /* ---- errors ---- */
 
 /* Sets kl_last_error to "file:line: message" and returns code; the open trace, if there is one, has failed.  A trace
- * that has failed before keeps its first error, whose code is returned.  site may be NULL.  The message is made as by
- * printf, with a decimal point whatever the locale. */
+ * that has failed before keeps its first error, whose code is returned.  site NULL: the line of the call around, where
+ * one of <kiln/train> runs, or none.  The message is made as by printf, with a decimal point whatever the locale. */
 KL_API kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...) KL_PRINTF(3, 4);
 /* A poison handle whose cause is the thread's last error: the result of a function that failed.  In a trace it is a
  * temporary; outside a trace the caller releases it. */

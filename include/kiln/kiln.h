@@ -30,7 +30,8 @@
  * Threads may record their own traces at once and share values; a handle of another thread's open trace is an error.
  * Each function marked KL_API_AT has a variant with a call site, kl_NAME_at, whose first parameter is a const kl_site *
  * (may be NULL).  Under GCC and Clang it is also a macro that passes the caller's file and line to that variant; define
- * KL_NO_CALL_SITES before including to have plain functions only. */
+ * KL_NO_CALL_SITES before including to have plain functions only.  A plain call has the line of the call with a line
+ * that runs around it, of <kiln/train>'s functions; else none. */
 #ifndef KILN_KILN_H
 #define KILN_KILN_H
 #include <kiln/types.h>

@@ -211,6 +211,30 @@ static void extending(void)
     kl_release(w), kl_release(v);
 }
 
+/* A call with a line gives it to all calls inside of the function, and to none after it; a plain call has none. */
+static void call_sites(void)
+{
+    kl_params *p = kl_params_new(dev, KL_F32, 1);
+    kl_nn_linear m;
+    OK(kl_nn_linear_init(&m, p, "fc", 4, 5, true));
+    kl_tensor x = kl_zeros(dev, KL_F32, DIMS(2, 3)), bad[4];
+    char line[40];
+    snprintf(line, sizeof line, "api_params.c:%d: ", __LINE__ + 1);
+    bad[0] = kl_nn_linear_forward(&m, x); /* a product inside of it fails */
+    CHECK(strstr(kl_last_error(), line) && strstr(kl_last_error(), "[2,3]"));
+    bad[1] = (kl_matmul)(x, x);
+    CHECK(strstr(kl_last_error(), "[2,3]") && !strstr(kl_last_error(), ".c:"));
+    bad[2] = (kl_nn_linear_forward)(&m, x);
+    CHECK(strstr(kl_last_error(), "[2,3]") && !strstr(kl_last_error(), ".c:"));
+    bad[3] = kl_nn_linear_forward_at(&(kl_site){"model.py", 7, "f"}, &m, x);
+    CHECK(strstr(kl_last_error(), "model.py:7: "));
+    CHECK(kl_failf(NULL, KL_ERR_IO, "outside") == KL_ERR_IO && !strcmp(kl_last_error(), "outside"));
+    for (int i = 0; i < 4; i++)
+        kl_release(bad[i]);
+    kl_release(x);
+    kl_params_free(p);
+}
+
 static void all(kl_device device)
 {
     dev = device;
@@ -220,6 +244,7 @@ static void all(kl_device device)
     traces();
     errors();
     extending();
+    call_sites();
 }
 
 int main(void) { return on_devices(all); }
