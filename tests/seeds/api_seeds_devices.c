@@ -471,7 +471,8 @@ static void c10(void)
 {
     struct rusage before, after;
     getrusage(RUSAGE_CHILDREN, &before);
-    CHECK(runs("echo '#include <kiln/kiln.h>' | cc -std=c17 -fsyntax-only -I'%s/include' -x c -", root));
+    CHECK(runs("echo '#include <kiln/kiln.h>' | cc -std=c17 -fsyntax-only -I'%s/include' -I'%s/include' -x c -", root,
+               bin));
     getrusage(RUSAGE_CHILDREN, &after);
     double c = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) +
                1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec);
@@ -484,11 +485,11 @@ static void c11(void)
     CHECK(sizeof(kl_tensor) == 8 && sizeof(kl_device) == 4 && sizeof(kl_registration) == 8);
     static const char *const opaque[] = {"struct kl_gradients", "struct kl_step", "struct kl_call"};
     for (int i = 0; i < 3; i++) {
-        const char *compile = "cc -std=c17 -fsyntax-only -x c -";
-        CHECK(runs("printf '#include <kiln/kiln.h>\\n%s *p;\\n' | %s -I'%s/include' 2>/dev/null", opaque[i], compile,
-                   root));
-        CHECK(!runs("printf '#include <kiln/kiln.h>\\n%s s;\\n' | %s -I'%s/include' 2>/dev/null", opaque[i], compile,
-                    root));
+        const char *compile = "cc -std=c17 -fsyntax-only -x c - 2>/dev/null";
+        CHECK(runs("printf '#include <kiln/kiln.h>\\n%s *p;\\n' | %s -I'%s/include' -I'%s/include'", opaque[i], compile,
+                   root, bin));
+        CHECK(!runs("printf '#include <kiln/kiln.h>\\n%s s;\\n' | %s -I'%s/include' -I'%s/include'", opaque[i], compile,
+                    root, bin));
     }
 }
 
