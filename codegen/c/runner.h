@@ -37,7 +37,7 @@ KILN_FN const void *kiln_at(const struct kiln_run *r, u32 offset) { return r->im
 KILN_FN i64 kiln_size(const struct kiln_run *r, i64 size)
 {
     const struct image *m = kiln_head(r);
-    return image_size_at((const struct image_symbol *)kiln_at(r, m->symbol), m->nsymbol, size, r->slot + m->nslot);
+    return image_size_at(m, size, r->slot + m->nslot);
 }
 
 KILN_FN void *kiln_place(const struct kiln_frame *f, const struct image_loc *l, int worker)
@@ -209,14 +209,15 @@ KILN_FN size_t kiln_workspace_bytes(const void *image)
     return p.worker + (size_t)kiln_workers() * p.each + 63;
 }
 
-/* Are the symbols' values behind the slots within their bounds?  Slots that are lengths get their values. */
+/* Are the symbols' values behind the slots within their bounds?  Sums, and slots that are lengths, get their values. */
 KILN_FN bool kiln_symbols_fit(const struct kiln_run *r, u64 *slot)
 {
     const struct image *m = kiln_head(r);
-    const struct image_symbol *s = (const struct image_symbol *)kiln_at(r, m->symbol);
+    const struct image_symbol *s = image_symbols(m);
     const struct image_slot *l = (const struct image_slot *)kiln_at(r, m->slot);
     for (u32 i = 0; i < m->nsymbol; i++)
         if ((i64)slot[m->nslot + i] < s[i].low || (i64)slot[m->nslot + i] > s[i].high) return false;
+    image_compute_sums(m, slot + m->nslot);
     for (u32 i = 0; i < m->nslot; i++)
         if (l[i].steps)
             slot[i] = image_float((u64)image_compute((const struct image_step *)kiln_at(r, l[i].length), l[i].steps,
@@ -225,7 +226,7 @@ KILN_FN bool kiln_symbols_fit(const struct kiln_run *r, u64 *slot)
 }
 
 /* pointer: inputs, states, returned values; those of states that are NULL get what the image has.  slot: the slots,
- * then the symbols' values. */
+ * then the symbols' values, then room for those of sums. */
 KILN_FN int kiln_run(const void *image, kiln_kernel *const *kernel, const void **pointer, u64 *slot, void *given,
                      size_t size)
 {

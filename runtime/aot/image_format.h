@@ -2,8 +2,9 @@
  * into which this text is copied.  It uses fixed-width integers only, and no member needs an alignment above its size,
  * so the layout is the same on all targets.  Offsets are bytes from the image's start.
  *
- * A program with symbols has sizes in bytes for the primes that stand in for them (ir/symbols/README.md); a run
- * computes its own sizes with image_size_at.  The symbols' values of a run follow its slots. */
+ * A program with symbols has sizes in bytes for the primes that stand in for them, and for sums of them
+ * (ir/symbols/README.md); a run computes its own sizes with image_size_at.  The values of a run follow its slots: those
+ * of the symbols, then those of the sums. */
 #ifndef KILN_IMAGE_FORMAT_H
 #define KILN_IMAGE_FORMAT_H
 #include <stdint.h>
@@ -12,7 +13,7 @@
 #define IMAGE_FN static inline
 #endif
 
-enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 6 }; /* the version of everything in this file */
+enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 7 }; /* the version of everything in this file */
 
 IMAGE_STRUCT image {
     uint32_t magic, version;
@@ -25,8 +26,8 @@ IMAGE_STRUCT image {
     uint32_t max_args;        /* maximum number of arguments of a kernel */
     /* uint32_t[nstate], or 0: offset of the state's value, used where its pointer is NULL; 0: it has none */
     uint32_t weight;
-    uint32_t nsymbol, symbol; /* struct image_symbol[nsymbol] */
-    uint32_t pad;
+    uint32_t nsymbol, symbol; /* struct image_symbol[nsymbol + nsum] */
+    uint32_t nsum;            /* lengths that are sums of symbols */
     uint64_t features;        /* of the processor: bit i is number i of IMAGE_FEATURES */
     int64_t arena_bytes, scratch_bytes; /* scratch: of each thread */
     int64_t later_bytes;      /* bytes of new values of states that must not be overwritten before the end */
@@ -36,8 +37,9 @@ IMAGE_STRUCT image_kernel { int64_t extent, grain; uint32_t active, steps; };
 /* at: offset in the args; bytes 0: the value is `fixed`, or, where there are steps, the length that struct
  * image_step[steps] at `length` computes from the symbols, as a float of so many bits */
 IMAGE_STRUCT image_slot { uint32_t at, bytes; uint64_t fixed; uint32_t length, steps, mantissa, exponent; };
-/* at: offset of its value in the args, an int64_t; prime 0: it is in no size */
-IMAGE_STRUCT image_symbol { int64_t prime, low, high; uint32_t at, pad; };
+/* at: offset of its value in the args, an int64_t; prime 0: it is in no size.  Of a sum, that of struct
+ * image_step[steps], for which slots are numbers of symbols. */
+IMAGE_STRUCT image_symbol { int64_t prime, low, high; uint32_t at, steps; };
 /* A computation in postfix order.  number: the constant, or the number of the slot. */
 enum image_op {
     IMAGE_NUMBER, IMAGE_SLOT, IMAGE_ADD, IMAGE_SUB, IMAGE_MUL, IMAGE_DIV, IMAGE_LT, IMAGE_LE, IMAGE_SELECT
@@ -72,11 +74,17 @@ IMAGE_STRUCT image_region {
 
 /* ---- what a run computes from the symbols' values ---- */
 
-/* A size for the symbols' values, that is with each prime in it replaced by the value of its symbol. */
-IMAGE_FN int64_t image_size_at(const struct image_symbol *s, uint32_t n, int64_t size, const uint64_t *value)
+IMAGE_FN const struct image_symbol *image_symbols(const struct image *m)
 {
+    return (const struct image_symbol *)(const void *)((const char *)m + m->symbol);
+}
+
+/* A size for these values, that is with each prime in it replaced by the value of its symbol or sum. */
+IMAGE_FN int64_t image_size_at(const struct image *m, int64_t size, const uint64_t *value)
+{
+    const struct image_symbol *s = image_symbols(m);
     int64_t product = 1;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < m->nsymbol + m->nsum; i++)
         for (; s[i].prime && size && size % s[i].prime == 0; size /= s[i].prime)
             product *= (int64_t)value[i];
     return size * product;
@@ -105,6 +113,16 @@ IMAGE_FN int64_t image_compute(const struct image_step *s, uint32_t n, const uin
         }
     }
     return v[0];
+}
+
+/* Puts the values of sums behind those of the symbols. */
+IMAGE_FN void image_compute_sums(const struct image *m, uint64_t *value)
+{
+    const struct image_symbol *s = image_symbols(m);
+    for (uint32_t i = m->nsymbol; i < m->nsymbol + m->nsum; i++) {
+        const void *steps = (const char *)m + s[i].at;
+        value[i] = (uint64_t)image_compute((const struct image_step *)steps, s[i].steps, value);
+    }
 }
 
 /* Iterations of a kernel that do anything; steps: at k->active. */

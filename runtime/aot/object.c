@@ -174,11 +174,21 @@ static struct image_slot length_slot(struct image_writer *w, const struct graph 
 /* captured: the graph as recorded, with symbols in its shapes; p: its program. */
 static void put_symbols(struct image_writer *w, const struct graph *captured, const struct program *p, struct image *m)
 {
-    struct image_symbol s[MAX_SYMBOLS];
+    struct image_symbol s[MAX_SYMBOLS + MAX_PLACEHOLDERS];
+    const struct placeholders *v = &p->placeholders;
     m->nsymbol = object_symbols(captured);
     if (m->nsymbol)
-        object_put_symbols(captured, &p->placeholders, s);
-    m->symbol = aot_object_put(w, s, m->nsymbol * sizeof *s);
+        object_put_symbols(captured, v, s);
+    for (uint32_t i = 0; i < v->n; i++) {
+        struct image_step step[OBJECT_STEPS];
+        if (!placeholder_is_sum(&v->v[i]))
+            continue;
+        struct image_symbol *sum = &s[m->nsymbol + m->nsum++];
+        sum->steps = object_sum(captured, v, i, step);
+        sum->at = aot_object_put(w, step, sum->steps * sizeof *step);
+        w->failed |= !sum->steps;
+    }
+    m->symbol = aot_object_put(w, s, (m->nsymbol + m->nsum) * sizeof *s);
 }
 
 static void put_slots(struct image_writer *w, const struct graph *g, const struct object_options *o, struct image *m)
@@ -323,8 +333,6 @@ static struct program *object_plan(const struct graph *captured, bool fuse, cons
                                                    .processor = {cpu, caps->threads}, .placeholders = &placeholders,
                                                    .recorded = captured}))
         err_set(e, g->err.code, "%s", g->err.msg);
-    else if (g && placeholders.n && placeholder_is_sum(&placeholders.v[placeholders.n - 1]))
-        err_set(e, KL_ERR_COMPILE, "a length is a sum of symbols");
     else if (g)
         p = placeholders.n ? program_plan_symbolic(g, &placeholders, &targets, e)
                         : program_plan_with(g, caps, schedules, NULL, NULL, e);

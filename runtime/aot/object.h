@@ -49,7 +49,10 @@ struct image_step;
  * iterations do something. */
 uint32_t object_active(const struct kernel *k, struct image_step *out);
 uint32_t object_length(const struct graph *g, int64_t length, struct image_step *out);
+/* Of the sum that placeholder i stands for; slots are numbers of symbols. */
+uint32_t object_sum(const struct graph *g, const struct placeholders *s, uint32_t i, struct image_step *out);
 struct image_symbol;
+/* The symbols, then the sums, without their steps. */
 void object_put_symbols(const struct graph *g, const struct placeholders *s, struct image_symbol *out);
 
 /* ---- object_file.c: a file of several programs ---- */

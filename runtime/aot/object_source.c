@@ -46,7 +46,7 @@ void object_functions(struct text *t, const struct graph *g, const struct object
     uint32_t n = g->input.n + g->state.n + g->nout;
     text_put(t, "int %s_run(const %s_args *args)\n{\n    const void *pointer[%u];\n    u64 slot[%u];\n"
                 "    if (!args) return KILN_BAD_ARGUMENT;\n", prefix, prefix, n + 1,
-             g->slot.n + object_symbols(g) + 1);
+             g->slot.n + object_symbols(g) + MAX_PLACEHOLDERS + 1);
     put_pointers(t, g);
     put_slot_values(t, g, o);
     text_put(t, "    return kiln_run(kiln_image_%s, kiln_kernels_%s, pointer, slot, args->workspace, "

@@ -15,8 +15,14 @@ void object_put_symbols(const struct graph *g, const struct placeholders *s, str
     for (uint32_t i = 0; i < g->symbols->n; i++)
         out[i] = (struct image_symbol){.low = g->symbols->v[i].low, .high = g->symbols->v[i].high,
                                        .at = (uint32_t)object_symbol_at(g, i)};
-    for (uint32_t i = 0; i < s->n; i++)
-        out[s->v[i].slot - g->slot.n].prime = s->v[i].prime;
+    struct image_symbol *sum = out + g->symbols->n;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct placeholder *x = &s->v[i];
+        if (placeholder_is_sum(x))
+            *sum++ = (struct image_symbol){.prime = x->prime, .low = x->low, .high = x->high};
+        else
+            out[x->slot - g->slot.n].prime = x->prime;
+    }
 }
 
 /* The code that is written. */
@@ -64,22 +70,42 @@ uint32_t object_active(const struct kernel *k, struct image_step *out)
     return s.failed ? 0 : s.n;
 }
 
+/* The steps of a sum: of its term of symbol i the value is in slot[i]. */
+static void put_sum(struct symbol_code *s, const struct affine *a, const uint32_t *slot)
+{
+    put_step(s, IMAGE_NUMBER, a->constant);
+    for (uint32_t i = 0; i < a->n; i++) {
+        const struct symbol_term *t = &a->term[i];
+        put_step(s, IMAGE_NUMBER, t->by);
+        put_step(s, IMAGE_SLOT, slot[t->symbol]);
+        put_step(s, IMAGE_MUL, 0);
+        if (t->times) {
+            put_step(s, IMAGE_SLOT, slot[t->times - 1]);
+            put_step(s, IMAGE_MUL, 0);
+        }
+        put_step(s, IMAGE_ADD, 0);
+    }
+}
+
 uint32_t object_length(const struct graph *g, int64_t length, struct image_step *out)
 {
     struct affine a;
     struct symbol_code s = {.v = out};
+    uint32_t slot[MAX_SYMBOLS];
+    for (uint32_t i = 0; i < MAX_SYMBOLS; i++)
+        slot[i] = g->slot.n + i;
     s.failed = !dim_affine(g, length, &a);
-    put_step(&s, IMAGE_NUMBER, s.failed ? 0 : a.constant);
-    for (uint32_t i = 0; !s.failed && i < a.n; i++) {
-        const struct symbol_term *t = &a.term[i];
-        put_step(&s, IMAGE_NUMBER, t->by);
-        put_step(&s, IMAGE_SLOT, g->slot.n + t->symbol);
-        put_step(&s, IMAGE_MUL, 0);
-        if (t->times) {
-            put_step(&s, IMAGE_SLOT, g->slot.n + t->times - 1);
-            put_step(&s, IMAGE_MUL, 0);
-        }
-        put_step(&s, IMAGE_ADD, 0);
-    }
+    if (!s.failed)
+        put_sum(&s, &a, slot);
     return s.failed ? 0 : s.n;
+}
+
+uint32_t object_sum(const struct graph *g, const struct placeholders *s, uint32_t i, struct image_step *out)
+{
+    struct symbol_code code = {.v = out};
+    uint32_t slot[MAX_PLACEHOLDERS];
+    for (uint32_t k = 0; k < s->n; k++)
+        slot[k] = s->v[k].slot - g->slot.n;
+    put_sum(&code, &s->v[i].sum, slot);
+    return code.failed ? 0 : code.n;
 }

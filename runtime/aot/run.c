@@ -22,8 +22,7 @@ struct aot_run {
 /* A size of the program for the symbols' values of this run. */
 static int64_t aot_size(const struct aot_run *r, int64_t size)
 {
-    const struct image *m = r->m;
-    return m->nsymbol ? image_size_at(image_at(m, m->symbol), m->nsymbol, size, r->slot + m->nslot) : size;
+    return image_size_at(r->m, size, r->slot + r->m->nslot);
 }
 
 /* The program, or a region of it, that runs now, with its data. */
@@ -152,7 +151,7 @@ static struct aot_workspace workspace_parts(const struct image *m)
     p.table = p.later + round_up((size_t)m->later_bytes);
     p.pointers = p.table + round_up(m->nout * sizeof(void *));
     p.slots = p.pointers + round_up(m->weight ? (m->ninput + m->nstate + m->nreturn) * sizeof(void *) : 0);
-    p.fixed = p.slots + round_up((m->nslot + m->nsymbol + 1) * sizeof(uint64_t));
+    p.fixed = p.slots + round_up((m->nslot + m->nsymbol + m->nsum + 1) * sizeof(uint64_t));
     p.scratch = round_up((size_t)m->scratch_bytes);
     p.worker = p.scratch + round_up(m->max_args * sizeof(void *));
     return p;
@@ -249,10 +248,10 @@ static const void *const *with_weights(const struct image *m, const void *const 
     return to;
 }
 
-/* The symbols' values, from the args. */
+/* The values of the symbols, from the args, and of sums of them. */
 static bool symbols_fit(const struct image *m, const void *args, uint64_t *value)
 {
-    const struct image_symbol *s = image_at(m, m->symbol);
+    const struct image_symbol *s = image_symbols(m);
     bool fit = true;
     for (uint32_t i = 0; i < m->nsymbol; i++) {
         int64_t v;
@@ -260,6 +259,7 @@ static bool symbols_fit(const struct image *m, const void *args, uint64_t *value
         fit &= s[i].low <= v && v <= s[i].high;
         value[i] = (uint64_t)v;
     }
+    if (fit) image_compute_sums(m, value);
     return fit;
 }
 
@@ -272,7 +272,7 @@ static int aot_run_check(const struct image *m, const void *args, uint64_t *valu
     const void *const *pointer = args;
     const int64_t *bytes = image_at(m, m->pointer);
     for (uint32_t i = 0; i < m->ninput + m->nstate + m->nreturn; i++)
-        if (!pointer[i] && !weight_in_image(m, i) && image_size_at(image_at(m, m->symbol), m->nsymbol, bytes[i], value))
+        if (!pointer[i] && !weight_in_image(m, i) && image_size_at(m, bytes[i], value))
             return KL_ERR_ARGUMENT;
     return KL_OK;
 }
@@ -280,7 +280,7 @@ static int aot_run_check(const struct image *m, const void *args, uint64_t *valu
 static void read_slots(const struct image *m, const void *args, const uint64_t *value, uint64_t *slot)
 {
     const struct image_slot *s = image_at(m, m->slot);
-    memcpy(slot + m->nslot, value, m->nsymbol * sizeof *value);
+    memcpy(slot + m->nslot, value, (m->nsymbol + m->nsum) * sizeof *value);
     for (uint32_t i = 0; i < m->nslot; i++) {
         slot[i] = s[i].fixed;
         if (s[i].steps)
@@ -293,7 +293,7 @@ static void read_slots(const struct image *m, const void *args, const uint64_t *
 
 int kiln_aot_run(const struct image *m, kernel_fn *const *kernel, const void *args)
 {
-    uint64_t value[MAX_SYMBOLS];
+    uint64_t value[MAX_SYMBOLS + MAX_PLACEHOLDERS];
     int status = aot_run_check(m, args, value);
     if (status) return status;
     const void *const *pointer = args;

@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <sys/stat.h>
 
-enum { MAX_PROGRAMS = 64, THREADS = 3, VALUES = 6, MAX_TESTS = MAX_PROGRAMS * VALUES };
+enum { MAX_PROGRAMS = 128, THREADS = 3, VALUES = 6, MAX_TESTS = MAX_PROGRAMS * VALUES };
 
 static struct program_test {
     struct graph *g, *all; /* all: that of the program, if it is for all values of symbols; g: for those of this test */
@@ -591,7 +591,8 @@ int main(int argc, char **argv)
         return finish();
     add("tests/text/agree_scan.kir");
     add("examples/mlp_step.kir");
-    static const char *const few[] = {"attention", "cond", "half_sign", "while", "symbolic_rows"};
+    static const char *const few[] = {"attention", "cond", "half_sign", "while", "symbolic_rows", "symbolic_sums",
+                                      "symbolic_joins"};
     bool all = argc > 3 && !strcmp(argv[3], "all"), few_only = (as_c || cross) && !all;
     for (size_t i = 0; i < sizeof few / sizeof *few && few_only; i++) {
         char path[512];
@@ -609,7 +610,7 @@ int main(int argc, char **argv)
     }
     if (d)
         closedir(d);
-    check(nprogram > (few_only ? 5 : 25), "%u programs", nprogram);
+    check(nprogram > (few_only ? 5 : 25) && nprogram < MAX_PROGRAMS, "%u programs", nprogram);
     if (as_c) {
         test_c(all);
     } else if (cross) {
