@@ -180,6 +180,13 @@ for name in $(declarations include/kiln | sed -nE '
         echo "FAIL tests/api/numbers/api_counts.c does not call $name with a wrong number of elements"
     }
 done
+# Functions with options are called with zeros.
+for name in $(declarations include/kiln | sed -nE '/_options \*options[,)]/ s/.*(kl_[a-z_0-9]*)\(.*/\1/p'); do
+    grep -q "$name(" tests/api/numbers/api_options.c || [ "$name" = kl_trace_compile ] || {
+        f=$((f + 1))
+        echo "FAIL tests/api/numbers/api_options.c does not call $name with options of zeros"
+    }
+done
 p=$((p + $(declarations include/kiln | wc -l) - f))
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]

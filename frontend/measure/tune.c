@@ -32,8 +32,10 @@ kl_status kl_tune_with(const char *trace, const kl_tune_options *options)
     struct tune_result r;
     if (!t)
         return KL_ERR_MEMORY;
-    if (!options || !trace)
-        return report(t, NULL, KL_ERR_ARGUMENT, "tune: %s", trace ? "no options" : "the trace's name is NULL");
+    static const kl_tune_options defaults = {0};
+    options = options ? options : &defaults;
+    if (!trace)
+        return report(t, NULL, KL_ERR_ARGUMENT, "tune: the trace's name is NULL");
     if (!(options->seconds >= 0 && options->seconds <= MAX_SECONDS))
         return report(t, NULL, KL_ERR_ARGUMENT, "tune: %g seconds; there may be 0 to %d", options->seconds,
                       (int)MAX_SECONDS);
@@ -52,6 +54,8 @@ kl_status kl_tune_with(const char *trace, const kl_tune_options *options)
     if (ok && r.changed) { /* compiled now, not when it runs next */
         const struct exec *next = exec_get(x->captured, x->device, x->fuse, &e);
         ok = next != NULL;
+        if (next) /* it takes the place of the program that ran last (exec_named) */
+            atomic_store(&((struct exec *)next)->ran, atomic_load(&x->ran));
         exec_unref(next);
     }
     exec_unref(x);

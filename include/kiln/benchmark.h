@@ -105,6 +105,7 @@ typedef struct kl_tune_options {
  * for it; DEVICE: it has no kernels of a code generator; IO: the folder that keeps kernels cannot be written; TRACE:
  * one is open; MEMORY] */
 KL_API kl_status kl_tune(const char *trace, double seconds);
+/* options NULL: all fields 0 */
 KL_API kl_status kl_tune_with(const char *trace, const kl_tune_options *options);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 /* Dumps: one stage of a graph in one form, and the files that KILN_DUMP and the API request for each program when it is
- * built: <dir>/<trace>.<stage>.<ext>. A file that cannot be written is not an error of the run. */
+ * built: <dir>/<trace>.<stage>.<ext>, with a number behind the trace from its second program on. A file
+ * that cannot be written is not an error of the run. */
 #include "dump.h"
 #include "ir/file_signal.h"
 #include "runtime/device/devices.h"
@@ -195,9 +196,38 @@ bool dump_to_file(const struct graph *captured, const struct dump_request *r, co
 
 /* ---- files for programs when they are built ---- */
 
+/* The number of programs of each name that were dumped; never freed. */
+struct dumped_name {
+    struct dumped_name *next;
+    atomic_uint programs;
+    char trace[64];
+};
+static _Atomic(struct dumped_name *) dumped_names;
+
+/* From 1: which program of its name a new dump is; 0: out of memory. */
+static unsigned dump_number(const char *trace)
+{
+    struct dumped_name *first = atomic_load(&dumped_names), *own = NULL;
+    for (;;) {
+        struct dumped_name *n = first;
+        while (n && strcmp(n->trace, trace))
+            n = n->next;
+        if (n) {
+            mem_free(own);
+            return atomic_fetch_add(&n->programs, 1) + 1;
+        }
+        if (!own && !(own = mem_alloc(sizeof *own)))
+            return 0;
+        snprintf(own->trace, sizeof own->trace, "%s", trace);
+        own->next = first;
+        if (atomic_compare_exchange_strong(&dumped_names, &first, own))
+            own = NULL;
+    }
+}
+
 struct dump {
     char dir[1024];
-    char trace[64];
+    char trace[80];         /* the name in file names: with the number from the second program of a name on */
     const char *wanted;     /* stages and forms, comma-separated; NULL: all stages as text */
     struct graph *captured; /* for forms that run the passes on the graph again; or NULL */
 };
@@ -222,10 +252,13 @@ struct dump *dump_begin(const char *trace)
     snprintf(d->dir, sizeof d->dir, "%s", requested ? requested : dir && *dir ? dir : ".");
     dump_next_to(NULL);
     mkdir(d->dir, 0777); /* it may exist already */
-    snprintf(d->trace, sizeof d->trace, "%s", *trace ? trace : "graph");
+    snprintf(d->trace, 64, "%s", *trace ? trace : "graph");
     for (char *p = d->trace; *p; p++) /* the name becomes part of a file name */
         if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-", *p))
             *p = '_';
+    unsigned number = d->wanted ? dump_number(d->trace) : 1; /* kl_dump_next asks for one program, in its own folder */
+    if (number > 1)
+        snprintf(d->trace + strlen(d->trace), sizeof d->trace - strlen(d->trace), ".%u", number);
     return d;
 }
 

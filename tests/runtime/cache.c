@@ -176,12 +176,22 @@ static void test_dumps(int device)
     graph_free(again);
     again = layers_graph("by_name", 62, 5 + device, 1);
     get(again, device, true);
+    graph_free(again);
+    again = layers_graph("by_name", 64, 5 + device, 1); /* another program of the name has a number */
+    get(again, device, true);
     unsetenv("KILN_DUMP");
-    check(file_has(dir, "by_name.html", "<title>by_name</title>"), "a page by name");
-    check(file_has(dir, "by_name.captured.dot", "tanh") && file_has(dir, "by_name.fused.dot", "cluster_group0"),
-          "pictures by name");
-    check(file_has(dir, "by_name.captured.kir", "tanh"), "stage captured by name");
-    check(file_has(dir, "by_name.fused.kir", "tanh"), "stage fused by name");
+    static unsigned number;
+    static const char *const file[] = {"html", "captured.dot", "fused.dot", "captured.kir", "fused.kir"};
+    static const char *const has[] = {"<title>by_name</title>", "tanh", "cluster_group0", "tanh", "tanh"};
+    for (int program = 0; program < 2; program++) {
+        char name[32] = "by_name", path[64];
+        if (++number > 1)
+            snprintf(name, sizeof name, "by_name.%u", number);
+        for (int i = 0; i < 5; i++) {
+            snprintf(path, sizeof path, "%s.%s", name, file[i]);
+            check(file_has(dir, path, has[i]), "%s of KILN_DUMP", path);
+        }
+    }
     check(rmdir(dir) == 0, "and no others");
     dump_next_to("/nowhere/at/all");
     graph_free(again);
