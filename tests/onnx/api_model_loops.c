@@ -18,6 +18,7 @@ struct loop {
     bool stacks, declared;            /* it has s, whose shape [2] it declares */
     int64_t carried;                  /* the length of a that it declares; -1: a symbol */
 };
+static bool leaves_out;               /* the operand that is a's first value */
 
 static struct pb body_of(const struct loop *l)
 {
@@ -44,7 +45,8 @@ static bool run(const struct loop *l, bool traced, int64_t rows, const float *x,
     uint32_t nout = l->stacks ? 2 : 1;
     int64_t n = -3;
     onnx_attr_g(&a, "body", &b);
-    snprintf(in, sizeof in, "%s %s x", l->max < 0 ? "-" : "M", l->condition < 0 ? "-" : "go");
+    snprintf(in, sizeof in, "%s %s %s", l->max < 0 ? "-" : "M", l->condition < 0 ? "-" : "go",
+             leaves_out ? "-" : "x");
     onnx_node(&g, "Loop", in, l->stacks ? "y z" : "y", a);
     pb_text(&g, 2, "loops");
     if (l->max >= 0)
@@ -247,11 +249,27 @@ static void too_many_rounds(void)
     }
 }
 
+/* An operand that is left out is no value, least of all the model's first weight. */
+static void starts_without(void)
+{
+    for (int k = 0; k < 12; k++) {
+        int64_t max = k / 2 % 3 ? k / 2 % 3 * 100 - 98 : 0; /* 0, 2 or 102 rounds */
+        struct loop l = {halves, max, k < 6 ? 1 : -1, false, false, false, 2};
+        kl_tensor y[2];
+        leaves_out = true;
+        CHECK(!run(&l, k % 2, 2, X, y) && kl_last_error_code() != KL_ERR_INTERNAL && strlen(kl_last_error()) > 20);
+        kl_clear_error();
+        leaves_out = false;
+        CHECK(run(&l, k % 2, 2, X, y));
+    }
+}
+
 static void on_device(kl_device d)
 {
     dev = d;
     too_many_rounds();
     no_rounds();
+    starts_without();
     computed_condition();
     many_rounds();
 }

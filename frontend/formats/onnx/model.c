@@ -215,17 +215,16 @@ static bool take_output(const kl_site *site, struct frame *f, struct run *r, uin
     kl_tensor *out = &all[i];
     struct value *v = frame_value(f, f->g->out[i]);
     kl_tensor t = v->t;
-    if (v->list || (!v->known && !t.id && v->weight < 0)) {
+    struct array *a = v->known ? v->known : v->weight ? v->weight->array : NULL;
+    if (v->list || (!a && !t.id)) {
         char text[300];
         snprintf(text, sizeof text, "model_call: output '%.200s' is %s", f->g->proto->output[i]->name,
                  v->list ? "a sequence, which has no tensor" : "not computed");
         return kl_fail_at(site, v->list ? KL_ERR_TYPE : KL_ERR_ARGUMENT, text) == KL_OK;
     }
-    if (!t.id) {
-        struct array *a = v->known;
+    if (!t.id)
         t = a->symbolic ? onnx_lengths_tensor(site, r->m->device, a) : known_output(site, r, a);
-    }
-    bool own = r->tracing && v->weight < 0 && !v->known;
+    bool own = r->tracing && !v->weight && !v->known;
     for (uint32_t k = 0; k < i; k++)
         own &= all[k].id != t.id;
     for (uint32_t k = 0; k < f->g->nin; k++)

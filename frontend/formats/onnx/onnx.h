@@ -158,12 +158,13 @@ void model_free(struct kl_model *m);
 
 /* ---- run.c: a call ---- */
 struct list { unsigned refs; uint32_t n; struct value *v; };
+/* All zero: an operand that is left out. */
 struct value {
     kl_tensor t;                      /* recorded, or kl_none */
     struct array *known;              /* its elements, or NULL; owned */
     struct list *list;                /* a sequence, or NULL; owned */
     struct node *maker;               /* what computes it, if that can be done on the host; else NULL */
-    int weight;                       /* its number, -1: none */
+    const struct weight *weight;      /* of the model, or NULL */
     int32_t element;                  /* ONNX's element type where it is known, which it is of all widened ones; or 0 */
     bool given;                       /* an input of the model */
     bool constant;                    /* known, and of no value that a run computes or is given */

@@ -21,7 +21,7 @@ void onnx_value_clear(struct value *v)
 {
     array_unref(v->known);
     list_unref(v->list);
-    *v = (struct value){.weight = -1};
+    *v = (struct value){0};
 }
 
 void onnx_value_copy(struct value *to, const struct value *from)
@@ -51,17 +51,15 @@ bool frame_open(struct frame *f, const struct graph_def *g, struct frame *outer,
         frame_close(f);
         return false;
     }
-    for (uint32_t i = 0; i < g->nvalue; i++)
-        f->v[i].weight = -1;
     for (uint32_t i = 0; i < g->nnode; i++)
         f->node[i] = (struct node){.def = &g->node[i], .frame = f, .run = r};
     for (uint32_t i = 0; i < g->ninitial; i++) {
         const struct initial *x = &g->initial[i];
         struct value *v = &f->v[x->at];
         v->set = true;
-        v->weight = x->weight;
-        if (x->weight >= 0)
-            v->t = r->m->weight[x->weight].t;
+        v->weight = x->weight < 0 ? NULL : &r->m->weight[x->weight];
+        if (v->weight)
+            v->t = v->weight->t;
         else
             v->known = array_ref(x->array);
         v->constant = v->known != NULL;
@@ -141,8 +139,8 @@ bool onnx_type(struct node *n, uint32_t i, struct type *t)
         return t->rank >= 0 || onnx_fails(n, KL_ERR_HANDLE, "operand %u is no tensor", i);
     }
     const struct array *a = v->known;
-    if (!a && v->weight >= 0)
-        a = n->run->m->weight[v->weight].array;
+    if (!a && v->weight)
+        a = v->weight->array;
     if (!a)
         return onnx_fails(n, KL_ERR_TYPE, "operand %u is an optional without a value", i);
     *t = array_type(a);
@@ -267,7 +265,7 @@ kl_tensor onnx_in(struct node *n, uint32_t i)
         return onnx_fails(n, KL_ERR_TYPE, "operand %u is a sequence, not a tensor", i), kl_none;
     if (v->t.id && !n->run->folding)
         return v->t;
-    struct array *a = v->known ? v->known : v->weight >= 0 ? n->run->m->weight[v->weight].array : NULL;
+    struct array *a = v->known ? v->known : v->weight ? v->weight->array : NULL;
     if (!a)
         return onnx_fails(n, KL_ERR_TYPE, "operand %u is an optional without a value", i), kl_none;
     kl_tensor t = array_recorded(n, a);
@@ -495,8 +493,8 @@ static bool run_know(struct node *n, struct value *v, uint32_t i)
         return true;
     if (v->list)
         return onnx_fails(n, KL_ERR_TYPE, "operand %u is a sequence, not a tensor", i);
-    if (v->weight >= 0) {
-        v->known = array_ref(n->run->m->weight[v->weight].array);
+    if (v->weight) {
+        v->known = array_ref(v->weight->array);
         return true;
     }
     if (v->t.id && (v->given || !n->run->tracing))
@@ -509,7 +507,7 @@ static bool run_know(struct node *n, struct value *v, uint32_t i)
 
 static bool can_know(const struct node *n, const struct value *v, unsigned depth)
 {
-    if (v->known || v->weight >= 0 || (v->t.id && v->given))
+    if (v->known || v->weight || (v->t.id && v->given))
         return !v->list && !v->varies && !(v->known && v->known->symbolic);
     const struct node *maker = v->maker;
     bool can = maker && maker->def->op && depth < DEEPEST;
@@ -741,7 +739,6 @@ bool graph_run(struct node *n, const struct graph_def *g, const struct value *in
     bool ok = frame_run(&f, n->run);
     for (uint32_t i = 0; ok && i < g->nout; i++) {
         const struct value *v = frame_value(&f, g->out[i]);
-        out[i].weight = -1;
         if (!v || !v->set)
             ok = onnx_fails(n, KL_ERR_ARGUMENT, "its graph gives no result %u", i);
         else

@@ -30,7 +30,7 @@ static kl_status body_run(struct onnx_body *b, const struct graph_def *g, const 
     struct value *v = calloc(nin + 1, sizeof *v), *r = calloc(g->nout + 1, sizeof *r);
     bool ok = (v && r && skip + nout <= g->nout) || onnx_fails(b->n, KL_ERR_SHAPE, "its graph has %u results", g->nout);
     for (uint32_t i = 0; ok && i < nin; i++)
-        v[i] = (struct value){.t = in[i], .weight = -1, .set = true};
+        v[i] = (struct value){.t = in[i], .set = true};
     ok = ok && graph_run(b->n, g, v, nin, r);
     for (uint32_t i = 0; ok && i < nout; i++)
         ok = value_recorded(b->n, &r[skip + i], &out[i]);
@@ -165,7 +165,7 @@ static bool loop_rows(struct node *n, struct onnx_loop *l)
 static bool loop_round(struct node *n, struct onnx_loop *l, bool *known, bool *goes_on)
 {
     array_unref(l->in[0].known);
-    l->in[0] = (struct value){.known = known_number(KL_I64, l->rounds), .weight = -1, .constant = true, .varies = true,
+    l->in[0] = (struct value){.known = known_number(KL_I64, l->rounds), .constant = true, .varies = true,
                               .set = true};
     for (uint32_t i = 0; i < l->ncarried; i++)
         l->in[2 + i].varies = l->in[2 + i].known != NULL;
@@ -201,7 +201,7 @@ static bool loop_row_type(struct node *n, struct onnx_loop *l, uint32_t i, struc
     kl_tensor row;
     if (declared)
         return true;
-    l->in[0] = (struct value){.known = known_number(KL_I64, 0), .weight = -1, .constant = true, .set = true};
+    l->in[0] = (struct value){.known = known_number(KL_I64, 0), .constant = true, .set = true};
     if (!l->in[0].known || !graph_run(n, l->g, l->in, 2 + l->ncarried, l->out))
         return l->in[0].known ? false : onnx_fails(n, KL_ERR_MEMORY, "out of memory");
     if (!value_recorded(n, &l->out[at], &row))
@@ -418,7 +418,7 @@ static bool loop_operands(struct node *n, struct onnx_loop *l)
         return false;
     }
     if (!onnx_has(n, 1)) {
-        l->in[1] = (struct value){.known = known_number(KL_BOOL, 1), .weight = -1, .constant = true, .set = true};
+        l->in[1] = (struct value){.known = known_number(KL_BOOL, 1), .constant = true, .set = true};
         return l->in[1].known || onnx_fails(n, KL_ERR_MEMORY, "out of memory");
     }
     bool read = onnx_try_read(n, starts);

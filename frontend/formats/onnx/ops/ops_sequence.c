@@ -11,8 +11,6 @@ static struct list *new_list(struct node *n, uint32_t count)
     if (l && (l->v = calloc(count + 1, sizeof *l->v))) {
         l->refs = 1;
         l->n = count;
-        for (uint32_t i = 0; i < count; i++)
-            l->v[i].weight = -1;
         return l;
     }
     free(l);
@@ -22,7 +20,7 @@ static struct list *new_list(struct node *n, uint32_t count)
 
 static bool give_list(struct node *n, struct list *l) /* takes it over */
 {
-    struct value v = {.list = l, .weight = -1, .set = true};
+    struct value v = {.list = l, .set = true};
     bool ok = l && onnx_give_value(n, 0, &v);
     if (l)
         onnx_value_clear(&v);
@@ -125,7 +123,7 @@ bool onnx_split_to_sequence(struct node *n)
         kl_tensor piece = kl_narrow(a, axis, start, part);
         if (!split && !onnx_attr_int(n, "keepdims", 1))
             piece = kl_squeeze(piece, axis);
-        l->v[i] = (struct value){.t = piece, .weight = -1, .set = true};
+        l->v[i] = (struct value){.t = piece, .set = true};
         start = sat_add(start, part);
         if (kl_check(piece) != KL_OK)
             return give_list(n, l), false;
@@ -189,7 +187,7 @@ bool onnx_sequence_map(struct node *n)
         }
     }
     for (uint32_t k = 0; all && k < nout; k++) {
-        struct value v = {.list = all[k], .weight = -1, .set = true};
+        struct value v = {.list = all[k], .set = true};
         if (ok)
             onnx_give_value(n, k, &v);
         onnx_value_clear(&v);
@@ -206,7 +204,7 @@ bool onnx_sequence_map(struct node *n)
 
 bool onnx_optional(struct node *n)
 {
-    struct value none = {.weight = -1, .set = true};
+    struct value none = {.set = true};
     return onnx_give_value(n, 0, onnx_has(n, 0) ? onnx_value(n, 0) : &none);
 }
 
