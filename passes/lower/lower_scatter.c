@@ -10,22 +10,6 @@
 #include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
 
-struct scatter {
-    struct lowering *w;
-    const struct node *n;
-    const struct shape *s;      /* shape of the result */
-    struct split at;
-    struct shape outer, inner;  /* the axes before and after the axis */
-    val outer_coord[KL_MAX_RANK];
-    int64_t count;              /* rows of the update */
-    enum op op;                 /* combines an element with its update; OP_nil: the update replaces it */
-    unsigned dtype;             /* of the accumulator */
-    uint32_t acc;               /* lbuf of the accumulator: the output, or scratch */
-    bool scratch;
-    bool whole;                 /* the panel has whole rows: it is contiguous along the axis */
-    int64_t pitch;              /* scratch: distance of adjacent elements along the axis, in elements */
-};
-
 /* Computes the coordinates of the element at `place` of the axis (in the result or the update) and inner index
  * `col`. */
 static void scatter_coordinates(const struct scatter *s, val place, val col, val *coord)
@@ -163,12 +147,14 @@ void lower_scatter_group(struct lowering *w)
     struct scatter s = {.w = w, .n = n, .s = node_shape(w->g, w->anchor),
                         .at = split_at(node_shape(w->g, w->anchor), n->attr.scatter.axis),
                         .count = node_shape(w->g, n->in[1])->dim[0],
-                            .op = scatter_op((enum scatter_kind)n->attr.scatter.kind)};
+                        .op = scatter_op((enum scatter_kind)n->attr.scatter.kind), .dtype = n->dtype};
     for (uint32_t d = 0; d < s.s->rank; d++) {
         struct shape *to = d < n->attr.scatter.axis ? &s.outer : &s.inner;
         if (d != n->attr.scatter.axis)
             to->dim[to->rank++] = s.s->dim[d];
     }
+    if (s.op == OP_add && dtype_is_half(n->dtype))
+        s.dtype = KL_F32;
     struct scatter_facts facts = {w, s.at.outer, s.at.len, s.at.inner, s.count};
     select_family(w, GROUP_scatter, &facts, &s);
 }
@@ -178,8 +164,7 @@ void scatter_emit(struct scatter *s, const struct schedule *schedule)
     struct kernel *k = s->w->k;
     s->whole = s->at.inner <= schedule->width;
     s->pitch = s->whole ? s->at.inner : schedule->width;
-    s->scratch = s->op == OP_add && dtype_is_half(s->n->dtype);
-    s->dtype = s->scratch ? (unsigned)KL_F32 : s->n->dtype;
+    s->scratch = s->dtype != s->n->dtype;
     s->acc = s->scratch ? k_buf(k, BUF_SCRATCH, KL_F32, s->at.len * s->pitch, 0)
                         : lower_buffer(s->w, s->w->anchor, BUF_OUT);
     lower_scalars(s->w);
@@ -189,5 +174,5 @@ void scatter_emit(struct scatter *s, const struct schedule *schedule)
 void gpu_scatter_emit(struct scatter *s, const struct schedule *schedule)
 {
     (void)schedule;
-    gpu_scatter(s->w);
+    gpu_scatter(s);
 }

@@ -61,7 +61,27 @@ void gpu_transpose(struct lowering *w, const struct gpu_transpose *found);
 /* ---- lower_gpu_scatter.c ---- */
 enum { GPU_SCATTER_FEW = 16 };  /* with at most so many rows of the update, each thread checks all of them and nothing
                                    is sorted */
-void gpu_scatter(struct lowering *w);
+struct scatter {
+    struct lowering *w;
+    const struct node *n;
+    const struct shape *s;      /* shape of the result */
+    struct split at;
+    struct shape outer, inner;  /* the axes before and after the scatter axis */
+    int64_t count;              /* rows of the update */
+    enum op op;                 /* combines an element with its update; OP_nil: the update replaces it */
+    unsigned dtype;             /* of the computation */
+    /* processors */
+    val outer_coord[KL_MAX_RANK];
+    uint32_t acc;               /* lbuf of the accumulator: the output, or scratch */
+    bool scratch;
+    bool whole;                 /* the panel has whole rows: it is contiguous along the axis */
+    int64_t pitch;              /* scratch: distance of adjacent elements along the axis, in elements */
+    /* GPUs */
+    int64_t each;               /* adjacent elements of a thread */
+    uint32_t sorted, indices;   /* lbufs */
+    val wanted;                 /* the index that is searched for */
+};
+void gpu_scatter(struct scatter *s);
 void gpu_argsort(struct lowering *w);            /* lower_gpu_sort.c */
 
 #endif

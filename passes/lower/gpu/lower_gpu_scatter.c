@@ -6,25 +6,11 @@
 
 enum { MAX_VECTOR_WIDTH = 8, MANY_THREADS = 1 << 15 };
 
-struct gpu_scatter {
-    struct lowering *w;
-    const struct node *n;
-    const struct shape *s;      /* shape of the result */
-    struct split at;
-    struct shape outer, inner;  /* the axes before and after the scatter axis */
-    int64_t count;              /* number of rows of the update */
-    enum op op;                 /* combines an update with an element; OP_nil: the update replaces it */
-    unsigned dtype;             /* the dtype of the computation */
-    int64_t each;               /* adjacent elements of a thread */
-    uint32_t sorted, indices;    /* lbufs */
-    val wanted;                 /* the index that is searched for */
-};
-
 /* As many rows are sorted as there are at most.  Those that do not exist for these values of the symbols have the
  * greatest key, which no index of the axis is, so they are behind all others. */
 static val scatter_key(void *ctx, val row, val place)
 {
-    const struct gpu_scatter *s = ctx;
+    const struct scatter *s = ctx;
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     (void)row;
@@ -41,12 +27,12 @@ static val scatter_key(void *ctx, val row, val place)
 
 static val is_before(void *ctx, val i)
 {
-    const struct gpu_scatter *s = ctx;
+    const struct scatter *s = ctx;
     return k_prim(s->w->k, P_LT, k_load(s->w->k, s->sorted, i, 0), s->wanted, 0);
 }
 
 /* Stores for each index of the axis, and for its length, how many rows of the update go to smaller indices. */
-static uint32_t find_starts(struct gpu_scatter *s)
+static uint32_t find_starts(struct scatter *s)
 {
     struct kernel *k = s->w->k;
     struct gpu_phase p;
@@ -59,7 +45,7 @@ static uint32_t find_starts(struct gpu_scatter *s)
 }
 
 /* Coordinates, in the result or in the update, of the element at index `place` of the axis. */
-static void element_coordinates(const struct gpu_scatter *s, val outer, val place, val inner, val *coord)
+static void element_coordinates(const struct scatter *s, val outer, val place, val inner, val *coord)
 {
     struct kernel *k = s->w->k;
     lower_unflatten(k, &s->outer, outer, coord);
@@ -71,7 +57,7 @@ static void element_coordinates(const struct gpu_scatter *s, val outer, val plac
 struct elements { val outer, place, inner; };
 
 /* Combines the update's elements of row i with acc, as sum; here: only if this is true. */
-static void bring_in(const struct gpu_scatter *s, const struct elements *e, val i, val here, const val *acc, val *sum)
+static void combine_row(const struct scatter *s, const struct elements *e, val i, val here, const val *acc, val *sum)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
@@ -87,14 +73,14 @@ static void bring_in(const struct gpu_scatter *s, const struct elements *e, val 
     }
 }
 
-static void carry_all(const struct gpu_scatter *s, const val *acc, val *carry)
+static void carry_all(const struct scatter *s, const val *acc, val *carry)
 {
     for (int64_t u = 0; u < s->each; u++)
         carry[u] = k_carry(s->w->k, acc[u]);
 }
 
 /* Closes the loop, whose next iteration begins with `sum`, and sets acc to its results. */
-static void end_walk(const struct gpu_scatter *s, val loop, const val *carry, const val *sum, val *acc)
+static void end_combine(const struct scatter *s, val loop, const val *carry, const val *sum, val *acc)
 {
     struct kernel *k = s->w->k;
     for (int64_t u = 0; u < s->each; u++)
@@ -105,7 +91,7 @@ static void end_walk(const struct gpu_scatter *s, val loop, const val *carry, co
 }
 
 /* Combines rows first..end - 1 of the sorted rows; if updates replace, only the last one. */
-static void walk_sorted(const struct gpu_scatter *s, uint32_t starts, const struct elements *e, val *acc)
+static void combine_sorted(const struct scatter *s, uint32_t starts, const struct elements *e, val *acc)
 {
     struct kernel *k = s->w->k;
     val carry[MAX_VECTOR_WIDTH], sum[MAX_VECTOR_WIDTH], first = k_cast(k, k_load(k, starts, e->place, 0), KL_I64);
@@ -119,11 +105,11 @@ static void walk_sorted(const struct gpu_scatter *s, uint32_t starts, const stru
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
     carry_all(s, acc, carry);
     val at = gpu_index(k, k_prim(k, P_ADD, first, j, 0), s->count);
-    bring_in(s, e, k_cast(k, k_load(k, s->indices, at, 0), KL_I64), 0, carry, sum);
-    end_walk(s, j, carry, sum, acc);
+    combine_row(s, e, k_cast(k, k_load(k, s->indices, at, 0), KL_I64), 0, carry, sum);
+    end_combine(s, j, carry, sum, acc);
 }
 
-static void walk_all(const struct gpu_scatter *s, const struct elements *e, val *acc)
+static void combine_all(const struct scatter *s, const struct elements *e, val *acc)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
@@ -132,11 +118,11 @@ static void walk_all(const struct gpu_scatter *s, const struct elements *e, val 
     carry_all(s, acc, carry);
     lower_point(w);
     val to = lower_index(k, lower_at(w, s->n->in[1], &i), s->at.len - 1);
-    bring_in(s, e, i, k_prim(k, P_EQ, to, e->place, 0), carry, sum);
-    end_walk(s, i, carry, sum, acc);
+    combine_row(s, e, i, k_prim(k, P_EQ, to, e->place, 0), carry, sum);
+    end_combine(s, i, carry, sum, acc);
 }
 
-static void store_scatter_results(struct gpu_scatter *s, uint32_t starts)
+static void store_scatter_results(struct scatter *s, uint32_t starts)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
@@ -154,9 +140,9 @@ static void store_scatter_results(struct gpu_scatter *s, uint32_t starts)
         to[u] = lower_flatten(k, s->s, coord);
     }
     if (s->count > GPU_SCATTER_FEW)
-        walk_sorted(s, starts, &own, acc);
+        combine_sorted(s, starts, &own, acc);
     else if (s->count)
-        walk_all(s, &own, acc);
+        combine_all(s, &own, acc);
     uint32_t out = lower_buffer(w, w->anchor, BUF_OUT);
     for (int64_t u = 0; u < s->each; u++)
         k_store(k, out, to[u], k_cast(k, acc[u], s->n->dtype), 0);
@@ -164,7 +150,7 @@ static void store_scatter_results(struct gpu_scatter *s, uint32_t starts)
 }
 
 /* Number of adjacent elements of a thread: as many as one access has, if there are threads enough. */
-static int64_t scatter_vector_width(const struct gpu_scatter *s)
+static int64_t scatter_vector_width(const struct scatter *s)
 {
     int64_t each = lower_access(s->w), max = shape_count(s->s);
     while (each > 1 && (s->at.inner % each || max / each < MANY_THREADS))
@@ -172,28 +158,17 @@ static int64_t scatter_vector_width(const struct gpu_scatter *s)
     return each;
 }
 
-void gpu_scatter(struct lowering *w)
+void gpu_scatter(struct scatter *s)
 {
-    const struct node *n = &w->g->node[w->anchor];
-    struct gpu_scatter s = {.w = w, .n = n, .s = node_shape(w->g, w->anchor),
-                            .at = split_at(node_shape(w->g, w->anchor), n->attr.scatter.axis),
-                            .count = node_shape(w->g, n->in[1])->dim[0],
-                            .op = scatter_op((enum scatter_kind)n->attr.scatter.kind)};
-    for (uint32_t d = 0; d < s.s->rank; d++) {
-        struct shape *to = d < n->attr.scatter.axis ? &s.outer : &s.inner;
-        if (d != n->attr.scatter.axis)
-            to->dim[to->rank++] = s.s->dim[d];
-    }
-    s.dtype = s.op == OP_add && dtype_is_half(n->dtype) ? (unsigned)KL_F32 : n->dtype;
-    s.each = scatter_vector_width(&s);
+    s->each = scatter_vector_width(s);
     uint32_t starts = 0;
-    if (s.count > GPU_SCATTER_FEW) {
-        struct gpu_sort sort = {.w = w, .rows = 1, .length = s.count, .key_type = KL_I32, .place_type = KL_I32,
-                                .key = scatter_key, .ctx = &s};
+    if (s->count > GPU_SCATTER_FEW) {
+        struct gpu_sort sort = {.w = s->w, .rows = 1, .length = s->count, .key_type = KL_I32, .place_type = KL_I32,
+                                .key = scatter_key, .ctx = s};
         gpu_sort(&sort);
-        s.sorted = sort.sorted;
-        s.indices = sort.indices;
-        starts = find_starts(&s);
+        s->sorted = sort.sorted;
+        s->indices = sort.indices;
+        starts = find_starts(s);
     }
-    store_scatter_results(&s, starts);
+    store_scatter_results(s, starts);
 }
