@@ -62,7 +62,7 @@ typedef struct kl_device { uint32_t id; } kl_device;
 /* "major.minor.patch". */
 KL_API const char *kl_version(void);
 /* Options:
- * - "fuse": 1 groups ops into kernels, 0 makes each op a kernel of its own.  Results are the same bits.
+ * - "fuse": 1 groups ops into kernels, 0 makes each op a kernel of its own.  On cpu results are the same bits.
  * - "threads": the number of threads that run kernels; 0 means one for each processor.
  * - "cache_bytes": the limit in bytes of the kernels kept on disk; 0 keeps none there.
  * - "program_bytes": the limit in bytes of programs and their kernels in memory, at first 256 MiB, and a sixteenth as
@@ -70,7 +70,7 @@ KL_API const char *kl_version(void);
  *   recently run are evicted, but no program that is running, belongs to a frozen step, or was timed by a profile. 0
  *   keeps only those.
  * - "background_compile": 1 runs a new trace at once on unfused kernels while a background thread compiles the fused
- *   ones.  Results are the same bits.
+ *   ones.  On cpu results are the same bits.
  * - "elide_barriers": 1 places a barrier between two kernels only where one reads what another thread of the other
  *   stores, 0 places one between any two.  Results are the same bits.
  * - "arena_of_bounds": 1 gives each run of a program with symbolic lengths the memory for temporaries that their
