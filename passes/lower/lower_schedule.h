@@ -31,6 +31,10 @@ struct hash128 chooser_hash(const struct chooser *c);
 /* Refuses the user-supplied record; false. */
 bool reject_schedule(const struct lowering *w, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Are results stored non-temporally?  Where the kernel's arrays, of so many bytes, fill the last cache, what it has
+ * stored first is gone when it ends, and writing it there costs reading it, too.  But a state's next value goes where
+ * the old one was just read. */
+bool results_are_streamed(const struct lowering *w, int64_t bytes);
 /* Refuses a width other than `own`, which is part of the order of sums. */
 bool schedule_width_is(const struct lowering *w, const struct schedule *s, unsigned own);
 

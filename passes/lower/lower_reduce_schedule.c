@@ -1,0 +1,368 @@
+/* The schedules of rows and of reductions. */
+#include "lower_schedule.h"
+
+/* ---- rows ---- */
+
+/* Lanes of sums of 64 numeric lanes: fewer only where the rest would hold nothing but the identity. */
+static uint16_t numeric_lanes(int64_t length)
+{
+    uint16_t width = 64;
+    while (width > 1 && width / 2 >= length)
+        width /= 2;
+    return width;
+}
+
+/* Threads of a GPU's block for a row of so many elements, `each` adjacent elements in each access, `full` elements
+ * being worth
+ * a thread. */
+static uint16_t gpu_row_width(const struct caps *caps, int64_t length, int64_t each, int64_t full)
+{
+    int64_t width = 64;
+    while (width * full < length && 2 * width <= (int64_t)caps->block_threads && width < MAX_GPU_VECTOR)
+        width *= 2;
+    while (width > 1 && width / 2 * each >= length)
+        width /= 2;
+    return (uint16_t)width;
+}
+
+static int64_t gpu_row_vector_width(int64_t length, int64_t access)
+{
+    while (access > 1 && length < 32 * access)
+        access /= 2;
+    return access;
+}
+
+/* Elements of each thread of a row. */
+static int64_t held_elements(const struct rows_facts *f, int64_t width, int64_t each)
+{
+    return (f->length + width * each - 1) / (width * each) * each;
+}
+
+/* A row whose threads have few elements each stays in a GPU's registers; others are walked. */
+static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f, struct schedule *s)
+{
+    /* Elements: FULL, worth a thread; MAX_COUNT, that a thread may hold.  MAX_WORK: elements of a thread times members
+     * of the group, each a value in a register and code that is written out.  No measurement is recorded. */
+    enum { FULL = 32, MAX_COUNT = 64, MAX_WORK = 1 << 11 };
+    int64_t each = gpu_row_vector_width(f->length, f->access);
+    s->width = gpu_row_width(caps, f->length, each, FULL);
+    int64_t held = held_elements(f, s->width, each);
+    bool holds = held <= MAX_COUNT && held * (int64_t)f->members <= MAX_WORK;
+    s->rows.held = holds ? (uint16_t)held : 0;
+    s->rows.vector = holds ? (uint16_t)(each > 1 ? each : 0) : f->symbolic ? 0 : (uint16_t)each;
+}
+
+bool rows_fits(struct rows_facts *f) { return f->reduces; }
+
+bool rows_choose(struct rows_facts *f, struct schedule *s)
+{
+    const struct lowering *w = f->w;
+    bool open = !w->chooser->want;
+    if (open && w->chooser->caps->is_gpu && f->length)
+        choose_gpu_rows(w->chooser->caps, f, s);
+    if (!s->width)
+        s->width = numeric_lanes(f->length);
+    if (open) {
+        f->find(f, s);
+        s->rows.keep = s->rows.vector && !s->rows.held ? 0 : f->keep;
+        s->stream = results_are_streamed(w, f->bytes);
+        s->grain = lower_grain(f->rows, f->length * (f->reduces + 1));
+    }
+    return true;
+}
+
+bool rows_legal(const struct rows_facts *f, const struct schedule *s)
+{
+    const struct lowering *w = f->w;
+    const struct caps *caps = w->chooser->caps;
+    int64_t each = s->rows.vector ? s->rows.vector : 1;
+    if (s->rows.keep & ~f->may_keep)
+        return reject_schedule(w, "keep", "keep: only of members that several walks over the row need");
+    if (s->rows.vector && !s->rows.held && (!caps->is_gpu || f->symbolic || s->rows.keep))
+        return reject_schedule(w, "vector", "vector: of rows that a GPU's threads hold in registers, or walk over "
+                           "without keep");
+    if (!caps->is_gpu)
+        return !s->rows.held ? schedule_width_is(w, s, numeric_lanes(f->length))
+            : reject_schedule(w, "held", "held: a GPU's threads hold rows in registers");
+    if (s->width > caps->block_threads)
+        return reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width);
+    return !s->rows.held || (s->rows.held == held_elements(f, s->width, each) && !s->rows.keep) ||
+           reject_schedule(w, s->rows.keep ? "keep" : "held",
+                           "held: %d elements of the row for each thread, and no keep",
+                       (int)held_elements(f, s->width, each));
+}
+
+/* ---- reductions ---- */
+
+enum { MANY_BYTES = 1 << 20 };  /* of an operand that is larger than the first caches: what a prefetch can be worth */
+
+int64_t reduce_inner(const struct reduce_facts *f, uint32_t axes)
+{
+    int64_t n = 1;
+    for (uint32_t d = f->kept.rank - axes; d < f->kept.rank; d++)
+        n *= f->kept.dim[d];
+    return n;
+}
+
+/* The last kept axes that lanes lie in: those which all accesses step over as over one, windows for example being
+ * contiguous only within a row of the image.  All of them where that would leave less than half a vector. */
+static uint16_t reduce_axes(const struct caps *caps, const struct reduce_facts *f)
+{
+    return (uint16_t)(f->merged_length < (int64_t)caps->vector_bytes / f->compute / 2 ? f->max : f->merged);
+}
+
+/* Is the epilogue to be computed for blocks of rows?  As scalars it takes `work` instructions a row, beside one for
+ * each vector of the row's elements; where that is a small part of the time, a block would only make tasks larger.
+ * Several vectors, so that the first results have reached the cache before they are read as a vector. */
+static void choose_row_block(const struct caps *caps, const struct reduce_facts *f, struct schedule *s)
+{
+    /* MIN_EPILOGUE_WORK: primitives a result.  MIN_BLOCKS: blocks that there are at least, for the threads to share.
+     * MAX_BLOCK_VECTORS: vectors of a block.  A tanh or pow of sums over a short last axis took 8 to 20 times as long
+     * without blocks; of the bounds no measurement is recorded. */
+    enum { MIN_EPILOGUE_WORK = 4, MIN_BLOCKS = 16, MAX_BLOCK_VECTORS = 16 };
+    int64_t lanes = caps->vector_bytes / 4, vectors = MAX_BLOCK_VECTORS, results = shape_count(&f->kept);
+    if (caps->is_gpu || f->symbolic || !f->kept.rank || results < MIN_BLOCKS * lanes)
+        return;
+    uint16_t axes = reduce_axes(caps, f);
+    int64_t inner = reduce_inner(f, axes);
+    while (vectors > 1 && (lanes * vectors > inner || MIN_BLOCKS * lanes * vectors > results))
+        vectors /= 2;
+    if (f->work < MIN_EPILOGUE_WORK || (int64_t)f->work * lanes < f->len || inner < lanes / 2)
+        return;
+    s->row_reduce.lanes = (uint16_t)lanes;
+    s->row_reduce.vectors = (uint16_t)vectors;
+    s->row_reduce.axes = axes;
+}
+
+static bool row_block_legal(const struct lowering *w, const struct reduce_facts *f, const struct schedule *s)
+{
+    if (s->row_reduce.ahead && (w->chooser->caps->is_gpu || f->symbolic))
+        return reject_schedule(w, "ahead", "ahead: on a processor, of rows without symbols");
+    if (!s->row_reduce.lanes)
+        return (!s->row_reduce.vectors && !s->row_reduce.axes) ||
+               reject_schedule(w, s->row_reduce.vectors ? "vectors" : "axes",
+                               "vectors, axes: only of blocks, with lanes");
+    if (w->chooser->caps->is_gpu)
+        return reject_schedule(w, "lanes", "lanes: blocks of rows are for processors");
+    if (!s->row_reduce.vectors)
+        return reject_schedule(w, "vectors", "vectors: a block of rows has at least one");
+    return s->row_reduce.axes <= f->kept.rank ||
+           reject_schedule(w, "axes", "axes %u: there are %u", s->row_reduce.axes, f->kept.rank);
+}
+
+/* Long rows of a large array are prefetched so far ahead: a sum of 64 MB takes 0.76 of the time so, with half of the
+ * distance 0.79, with twice of it 0.9, for processors prefetch less far, and not beyond a page. */
+static void choose_row_prefetch(const struct caps *caps, const struct reduce_facts *f, struct schedule *s)
+{
+    enum { AHEAD_BYTES = 6144, LONG_ROW = 4 * AHEAD_BYTES };
+    if (!caps->is_gpu && !f->symbolic && f->len * f->element >= LONG_ROW && f->bytes >= MANY_BYTES)
+        s->row_reduce.ahead = (uint16_t)(AHEAD_BYTES / f->element);
+}
+
+/* On a GPU, whose threads share a row, no other family fits. */
+static bool has_gpu_rows(const struct reduce_facts *f) { return f->w->chooser->caps->is_gpu && f->len && f->is_row; }
+
+bool row_reduce_fits(struct reduce_facts *f) { return f->lanes && !has_gpu_rows(f); }
+
+bool row_reduce_choose(struct reduce_facts *f, struct schedule *s)
+{
+    const struct chooser *c = f->w->chooser;
+    if (!s->width)
+        s->width = numeric_lanes(f->len);
+    if (!c->want) {
+        choose_row_block(c->caps, f, s);
+        choose_row_prefetch(c->caps, f, s);
+        int64_t rows = (int64_t)s->row_reduce.lanes * s->row_reduce.vectors;
+        int64_t inner = rows ? reduce_inner(f, s->row_reduce.axes) : 1, results = shape_count(&f->kept);
+        int64_t blocks = rows ? (inner + rows - 1) / rows : 1;
+        s->grain = lower_grain(inner ? results / inner * blocks : 0, f->len * (rows ? rows : 1));
+    }
+    return true;
+}
+
+bool row_reduce_legal(const struct reduce_facts *f, const struct schedule *s)
+{
+    return schedule_width_is(f->w, s, numeric_lanes(f->len)) && row_block_legal(f->w, f, s);
+}
+
+/* Where few rows are reduced, their array is in the cache when its next columns are: the same columns of the next array
+ * are prefetched.  Many rows lie too far apart for it to be done by the processor, and with a prologue only a few of
+ * them are in flight at a time. */
+static void choose_prefetch(const struct caps *caps, const struct reduce_facts *f, struct schedule *s)
+{
+    /* MAX_LINES: cache lines of a row that are prefetched.  ROWS_AHEAD: rows from the one at hand to the one that is.
+     * Bytes: MIN_ROW, of a row worth a prefetch; SMALL_ARRAY, of an array that stays cached; FAR_BYTES, of rows so far
+     * apart that the processor does not prefetch them.  No measurement is recorded. */
+    enum { MAX_LINES = 8, ROWS_AHEAD = 8, MIN_ROW = 256, SMALL_ARRAY = 1 << 16, FAR_BYTES = 512 };
+    int64_t inner = reduce_inner(f, s->column_reduce.axes), bytes = inner * f->element;
+    int64_t arrays = inner ? shape_count(&f->kept) / inner : 0, len = f->len ? f->len : 1;
+    bool small = arrays > 1 && bytes >= MIN_ROW && bytes * f->len <= SMALL_ARRAY;
+    bool far = bytes >= FAR_BYTES && f->prologue && !s->column_reduce.short_rows;
+    if ((!small && !far) || !f->len || caps->is_gpu || f->bytes < MANY_BYTES)
+        return;
+    int64_t lines = (s->width * f->element + LINE_BYTES - 1) / LINE_BYTES;
+    s->column_reduce.lines = (uint16_t)(lines < MAX_LINES ? lines : MAX_LINES);
+    s->column_reduce.ahead = (uint16_t)(small ? (ROWS_AHEAD + f->len - 1) / len * f->len : ROWS_AHEAD);
+}
+
+/* Vectors of results of a task whose rows are read from left to right, a page of each: where rows are a page or longer,
+ * one vector's elements are too few in a page for the processor to prefetch them.  0: one vector, whose sums stay in
+ * registers. */
+static uint16_t row_vectors(const struct caps *caps, const struct reduce_facts *f, const struct schedule *s)
+{
+    /* PAGE: bytes within which processors prefetch.  LONG: rows for which sums in scratch pay.  TASKS: for each thread,
+     * at least.  The sum of 4096x4096 over axis 0 takes 2.73 instead of 4.60 ms on one thread; of the bounds no
+     * measurement is recorded. */
+    enum { PAGE = 4096, LONG = 256, TASKS = 2 };
+    int64_t inner = reduce_inner(f, s->column_reduce.axes), width = s->width, vectors = PAGE / (width * f->element);
+    int64_t arrays = inner ? shape_count(&f->kept) / inner : 0;
+    if (caps->is_gpu || f->symbolic || f->prologue || s->column_reduce.short_rows || f->bytes < MANY_BYTES ||
+        f->bytes <= caps->l2_bytes || inner * f->element < PAGE || f->len < LONG)
+        return 0;
+    while (vectors > 1 && (inner % (vectors * width) ||
+                           arrays * (inner / (vectors * width)) < TASKS * (int64_t)caps->threads))
+        vectors /= 2;
+    return vectors > 1 ? (uint16_t)vectors : 0;
+}
+
+static bool row_vectors_legal(const struct lowering *w, const struct reduce_facts *f, const struct schedule *s)
+{
+    int64_t step = (int64_t)s->column_reduce.vectors * s->width;
+    return !step || (!w->chooser->caps->is_gpu && !f->symbolic && !s->column_reduce.short_rows &&
+                     !s->column_reduce.lines && reduce_inner(f, s->column_reduce.axes) % step == 0) ||
+           reject_schedule(w, "vectors", "vectors: on a processor, of columns without symbols that they divide, without"
+                       " prefetches");
+}
+
+/* Elements, at least, of a part and of a column that has parts.  No measurement is recorded. */
+enum { SHORTEST_PART = 16, LONG_COLUMN = 128 };
+
+/* Columns for each lane of a GPU: as many as one access has, unless that leaves lanes or processors without work, or
+ * takes too many registers. */
+static uint16_t column_vector_width(const struct caps *caps, const struct reduce_facts *f, const struct schedule *s)
+{
+    /* OPS: members times columns of a lane, each a register.  A_PROCESSOR: blocks that there are for each of the GPU's
+     * processors, at least.  No measurement is recorded. */
+    enum { OPS = 32, A_PROCESSOR = 2 };
+    int64_t inner = reduce_inner(f, s->column_reduce.axes), each = f->access;
+    int64_t parts = f->len < LONG_COLUMN ? 1 : f->len / SHORTEST_PART;
+    if (!caps->is_gpu || f->symbolic || !inner || !f->len || s->column_reduce.axes > f->merged)
+        return 0;
+    while (each > 1 && (inner % each || inner < each * s->width || f->ops * each > OPS ||
+                        shape_count(&f->kept) / (each * s->width) < A_PROCESSOR * (int64_t)caps->threads / parts))
+        each /= 2;
+    return each > 1 ? (uint16_t)each : 0;
+}
+
+/* On a GPU that the blocks of columns do not fill, elements of a column in each of its parts; 0: it has no parts. */
+static uint32_t split_length(const struct caps *caps, const struct reduce_facts *f, int64_t blocks)
+{
+    enum { A_PROCESSOR = 8 };   /* blocks wanted for each of the GPU's processors; no measurement is recorded */
+    int64_t wanted = A_PROCESSOR * (int64_t)caps->threads, max = f->len / SHORTEST_PART;
+    int64_t parts = blocks ? (wanted + blocks - 1) / blocks : 0;
+    parts = parts > max ? max : parts;
+    return !caps->is_gpu || f->len < LONG_COLUMN || parts < 2 || f->len > UINT32_MAX ? 0
+        : (uint32_t)((f->len + parts - 1) / parts);
+}
+
+static bool columns_legal(const struct lowering *w, const struct reduce_facts *f, const struct schedule *s)
+{
+    bool short_rows = s->column_reduce.short_rows;
+    if (short_rows != f->lanes || (short_rows && (!f->short_rows || w->chooser->caps->is_gpu)))
+        return reject_schedule(w, "short_rows", "short_rows: %s", f->lanes ? "these rows are not of so few elements"
+                                                                      : "the graph's sums are of columns");
+    if (s->column_reduce.axes > f->max)
+        return reject_schedule(w, "axes", "axes %u: lanes may lie in the last %u", s->column_reduce.axes, f->max);
+    if (s->column_reduce.split && (!w->chooser->caps->is_gpu || s->column_reduce.split >= f->len))
+        return reject_schedule(w, "split", "split: only on a GPU, in parts of fewer elements than a column has");
+    int64_t each = s->column_reduce.vector, inner = reduce_inner(f, s->column_reduce.axes);
+    if (each && (!w->chooser->caps->is_gpu || f->symbolic || inner % each))
+        return reject_schedule(w, "vector", "vector: on a GPU, of columns without symbols that they divide");
+    return !s->column_reduce.lines == !s->column_reduce.ahead ||
+           reject_schedule(w, s->column_reduce.lines ? "lines" : "ahead", "lines, ahead: a prefetch has both");
+}
+
+/* Rows of a few elements are themselves the lanes, on processors. */
+bool column_reduce_fits(struct reduce_facts *f) { return (!f->lanes || f->short_rows) && !has_gpu_rows(f); }
+
+bool column_reduce_choose(struct reduce_facts *f, struct schedule *s)
+{
+    const struct caps *caps = f->w->chooser->caps;
+    bool open = !f->w->chooser->want;
+    if (open && f->lanes && caps->is_gpu)
+        return false;
+    if (open) {
+        s->column_reduce.short_rows = f->lanes;
+        s->column_reduce.axes = reduce_axes(caps, f);
+    }
+    int64_t inner = reduce_inner(f, s->column_reduce.axes);
+    if (!s->width)
+        s->width = (uint16_t)lower_width(caps, &(struct loop_facts){inner, f->ops, false});
+    if (open) {
+        s->column_reduce.vector = column_vector_width(caps, f, s);
+        int64_t each = s->column_reduce.vector, width = s->width * (each ? each : 1);
+        int64_t blocks = inner ? shape_count(&f->kept) / inner * ((inner + width - 1) / width) : 0;
+        choose_prefetch(caps, f, s);
+        uint32_t length = !size_is_constant(kernel_length(f->w->k, inner)) ? 0 : split_length(caps, f, blocks);
+        s->column_reduce.split = length;
+        s->column_reduce.vectors = s->column_reduce.lines ? 0 : row_vectors(caps, f, s);
+        if (s->column_reduce.vectors) {
+            width *= s->column_reduce.vectors;
+            blocks /= s->column_reduce.vectors;
+        }
+        s->grain = lower_grain(length ? blocks * ((f->len + length - 1) / length) + blocks : blocks, f->len * width);
+    }
+    return true;
+}
+
+bool column_reduce_legal(const struct reduce_facts *f, const struct schedule *s)
+{
+    return columns_legal(f->w, f, s) && row_vectors_legal(f->w, f, s);
+}
+
+/* Parts of few long rows, so that each processor has some: elements of one, a multiple of what the threads access at
+ * once.  0: there are rows enough. */
+static uint32_t gpu_row_split(const struct caps *caps, const struct reduce_facts *f, int64_t width, int64_t each)
+{
+    /* A_PROCESSOR: parts wanted for each of the GPU's processors.  MIN_COUNT: elements worth a block and a sum in
+     * memory.  No measurement is recorded. */
+    enum { A_PROCESSOR = 4, MIN_COUNT = 4096 };
+    int64_t rows = shape_count(&f->kept), wanted = A_PROCESSOR * (int64_t)caps->threads, step = width * each;
+    if (rows < 1 || 2 * rows > wanted || f->len < 2 * MIN_COUNT)
+        return 0;
+    int64_t parts = wanted / rows < f->len / MIN_COUNT ? wanted / rows : f->len / MIN_COUNT;
+    parts = parts < width ? parts : width; /* a thread for each in the second phase */
+    int64_t length = ((f->len + parts - 1) / parts + step - 1) / step * step;
+    return length < f->len && length <= UINT32_MAX ? (uint32_t)length : 0;
+}
+
+static bool gpu_row_split_legal(const struct lowering *w, const struct reduce_facts *f, const struct schedule *s)
+{
+    int64_t length = s->gpu_row_reduce.split;
+    return !length || (length < f->len && (f->len + length - 1) / length <= s->width) ||
+           reject_schedule(w, "split", "split: less than a row, in no more parts than there are threads");
+}
+
+bool gpu_row_reduce_fits(struct reduce_facts *f) { return has_gpu_rows(f); }
+
+bool gpu_row_reduce_choose(struct reduce_facts *f, struct schedule *s)
+{
+    enum { FULL = 16 };         /* elements of a row that are worth a thread; no measurement is recorded */
+    const struct chooser *c = f->w->chooser;
+    int64_t each = gpu_row_vector_width(f->len, f->access);
+    if (!s->width)
+        s->width = gpu_row_width(c->caps, f->len, each, FULL);
+    if (!c->want) {
+        s->gpu_row_reduce.vector = each > 1 ? (uint16_t)each : 0;
+        s->grain = lower_grain(shape_count(&f->kept), f->len);
+        s->gpu_row_reduce.split = gpu_row_split(c->caps, f, s->width, each);
+    }
+    return true;
+}
+
+bool gpu_row_reduce_legal(const struct reduce_facts *f, const struct schedule *s)
+{
+    return (s->width <= f->w->chooser->caps->block_threads ||
+            reject_schedule(f->w, "width", "width %u: a block of this target has fewer threads", s->width)) &&
+           gpu_row_split_legal(f->w, f, s);
+}
