@@ -1,6 +1,9 @@
 /* The `kiln` command: one function for each subcommand, with the arguments after its name. */
 #ifndef KILN_CLI_H
 #define KILN_CLI_H
+#ifndef KL_NO_CALL_SITES
+#define KL_NO_CALL_SITES /* the command's own lines say nothing to its user */
+#endif
 #include "ir/ir.h"
 
 enum { CLI_OK, CLI_FAILED, CLI_USAGE }; /* exit codes: success, error, wrong usage */
