@@ -193,39 +193,23 @@ static struct arch arch_of(const struct caps *target)
     return a;
 }
 
-static bool cuda_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
-                     struct err *e)
-{
-    return gpu_build_build(k, "cuda", arch_of(target).name, target->features, kind, out, e);
-}
-
-static bool cuda_module(const struct kernel *const *k, uint32_t n, const struct caps *target, struct code *out,
-                        struct code *module, struct err *e)
-{
-    return gpu_build_module(k, n, "cuda", arch_of(target).name, target->features, out, module, e);
-}
-
-static bool cuda_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
-{
-    return gpu_build_build(k, "cuda", NULL, NULL, kind, out, e);
-}
-
-static bool hip_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
-                    struct err *e)
-{
-    return gpu_build_build(k, "hip", arch_of(target).name, target->features, kind, out, e);
-}
-
-static bool hip_module(const struct kernel *const *k, uint32_t n, const struct caps *target, struct code *out,
-                       struct code *module, struct err *e)
-{
-    return gpu_build_module(k, n, "hip", arch_of(target).name, target->features, out, module, e);
-}
-
-static bool hip_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
-{
-    return gpu_build_build(k, "hip", NULL, NULL, kind, out, e);
-}
+#define LANGUAGE(L)                                                                                               \
+    static bool L##_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, \
+                           struct err *e)                                                                         \
+    {                                                                                                             \
+        return gpu_build_build(k, #L, arch_of(target).name, target->features, kind, out, e);                      \
+    }                                                                                                             \
+    static bool L##_module(const struct kernel *const *k, uint32_t n, const struct caps *target,                  \
+                              struct code *out, struct code *module, struct err *e)                               \
+    {                                                                                                             \
+        return gpu_build_module(k, n, #L, arch_of(target).name, target->features, out, module, e);                \
+    }                                                                                                             \
+    static bool L##_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)             \
+    {                                                                                                             \
+        return gpu_build_build(k, #L, NULL, NULL, kind, out, e);                                                  \
+    }
+LANGUAGE(cuda)
+LANGUAGE(hip)
 
 /* ---- versions ---- */
 

@@ -3,6 +3,13 @@
 #include "ir/loop/loop.h"
 #include <string.h>
 
+/* No gradient flows to what has no operands. */
+#define NO_GRADIENT(name)                                          \
+    void vjp_##name(struct graph *g, ref y, ref dy, ref *din)      \
+    {                                                              \
+        (void)g, (void)y, (void)dy, (void)din;                     \
+    }
+
 static bool dtype_exists(const struct node *n, struct err *e)
 {
     if (n->dtype < KL_DTYPE_COUNT)
@@ -62,10 +69,7 @@ bool eval_input(const struct graph *g, const struct node *n, void *out, const vo
     return true;
 }
 
-void vjp_input(struct graph *g, ref y, ref dy, ref *din)
-{
-    (void)g, (void)y, (void)dy, (void)din;
-}
+NO_GRADIENT(input)
 
 uint32_t lower_input(struct lower *l, ref r, const uint32_t *coord)
 {
@@ -85,10 +89,7 @@ bool eval_state(const struct graph *g, const struct node *n, void *out, const vo
     return eval_input(g, n, out, in);
 }
 
-void vjp_state(struct graph *g, ref y, ref dy, ref *din)
-{
-    (void)g, (void)y, (void)dy, (void)din;
-}
+NO_GRADIENT(state)
 
 uint32_t lower_state(struct lower *l, ref r, const uint32_t *coord)
 {
@@ -116,10 +117,7 @@ bool eval_const(const struct graph *g, const struct node *n, void *out, const vo
     return true;
 }
 
-void vjp_const(struct graph *g, ref y, ref dy, ref *din)
-{
-    (void)g, (void)y, (void)dy, (void)din;
-}
+NO_GRADIENT(const)
 
 uint32_t lower_const(struct lower *l, ref r, const uint32_t *coord)
 {
@@ -140,10 +138,7 @@ bool eval_slot(const struct graph *g, const struct node *n, void *out, const voi
     return eval_input(g, n, out, in);
 }
 
-void vjp_slot(struct graph *g, ref y, ref dy, ref *din)
-{
-    (void)g, (void)y, (void)dy, (void)din;
-}
+NO_GRADIENT(slot)
 
 uint32_t lower_slot(struct lower *l, ref r, const uint32_t *coord)
 {
@@ -182,10 +177,7 @@ bool eval_iota(const struct graph *g, const struct node *n, void *out, const voi
     return true;
 }
 
-void vjp_iota(struct graph *g, ref y, ref dy, ref *din)
-{
-    (void)g, (void)y, (void)dy, (void)din;
-}
+NO_GRADIENT(iota)
 
 uint32_t lower_iota(struct lower *l, ref r, const uint32_t *coord)
 {

@@ -331,6 +331,20 @@ static bool product_of(const struct graph *g, const struct shape *s, struct prod
     return true;
 }
 
+/* Removes the factors of q from those of p; false: p has not all of them. */
+static bool take_factors(struct product *p, const struct product *q)
+{
+    for (uint32_t i = 0; i < q->n; i++) {
+        uint32_t k = 0;
+        while (k < p->n && memcmp(&q->factor[i], &p->factor[k], sizeof p->factor[k]))
+            k++;
+        if (k == p->n)
+            return false;
+        p->factor[k] = p->factor[--p->n];
+    }
+    return true;
+}
+
 /* Such factors are irreducible, but for a sum all of whose terms have one symbol: the two products are the same
  * polynomial if their factors are the same, and otherwise are taken to be different. */
 bool shape_same_size(const struct graph *g, const struct shape *a, const struct shape *b)
@@ -340,15 +354,7 @@ bool shape_same_size(const struct graph *g, const struct shape *a, const struct 
         return false;
     if (p.number == 0)
         return true;
-    for (uint32_t i = 0; i < p.n; i++) {
-        uint32_t k = 0;
-        while (k < q.n && memcmp(&p.factor[i], &q.factor[k], sizeof q.factor[k]))
-            k++;
-        if (k == q.n)
-            return false;
-        q.factor[k] = q.factor[--q.n];
-    }
-    return q.n == 0;
+    return take_factors(&q, &p) && q.n == 0;
 }
 
 bool shape_rest(const struct graph *g, const struct shape *whole, const struct shape *part, int64_t *rest)
@@ -356,14 +362,8 @@ bool shape_rest(const struct graph *g, const struct shape *whole, const struct s
     struct product p, q;
     if (!product_of(g, whole, &p) || !product_of(g, part, &q) || !q.number || p.number % q.number)
         return false;
-    for (uint32_t i = 0; i < q.n; i++) {
-        uint32_t k = 0;
-        while (k < p.n && memcmp(&q.factor[i], &p.factor[k], sizeof p.factor[k]))
-            k++;
-        if (k == p.n)
-            return false;
-        p.factor[k] = p.factor[--p.n];
-    }
+    if (!take_factors(&p, &q))
+        return false;
     struct affine all = {.constant = p.number / q.number}, product;
     for (uint32_t i = 0; i < p.n; i++, all = product)
         if (!affine_multiply(&all, &p.factor[i], &product))

@@ -20,17 +20,6 @@ struct kernel_reader {
 
 /* ---- pieces of a line ---- */
 
-static bool value_name(struct kernel_reader *r, struct word *name, uint32_t **slot)
-{
-    if (!lex_need(&r->l, '%', "a value such as %x"))
-        return false;
-    if (r->l.p == r->l.end || !is_name_char(*r->l.p))
-        return lex_expected(&r->l, "a name behind '%'");
-    *name = lex_word(&r->l);
-    *slot = names_at(&r->names, name->s, name->len);
-    return *slot || lex_no_memory(&r->l);
-}
-
 static bool kernel_parse_append(struct kernel_reader *r, struct linst i, val *out)
 {
     if (!mem_reserve(&r->spot, &r->spot_cap, r->k->ninst + 1, sizeof *r->spot))
@@ -85,7 +74,7 @@ static bool kernel_parse_operand(struct kernel_reader *r, val *out)
     const char *at = r->l.p;
     if (!lex_at(&r->l, '%'))
         return kernel_parse_literal(r, out);
-    if (!value_name(r, &name, &slot))
+    if (!lex_value_name(&r->l, &r->names, &name, &slot))
         return false;
     if (!*slot)
         return lex_fail(&r->l, at, "%%%.*s is not defined above", name.len > 64 ? 64 : (int)name.len, name.s);
@@ -305,7 +294,7 @@ static bool parse_definition(struct kernel_reader *r)
     uint32_t *slot;
     val v;
     const char *at = r->l.p;
-    if (!value_name(r, &name, &slot))
+    if (!lex_value_name(&r->l, &r->names, &name, &slot))
         return false;
     if (*slot)
         return lex_fail(&r->l, at, "%%%.*s is defined twice", name.len > 64 ? 64 : (int)name.len, name.s);

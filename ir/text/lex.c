@@ -181,3 +181,14 @@ bool lex_need_word(struct lexer *l, const char *word)
     snprintf(quoted_word, sizeof quoted_word, "'%s'", word);
     return lex_expected(l, quoted_word);
 }
+
+bool lex_value_name(struct lexer *l, struct names *names, struct word *name, uint32_t **slot)
+{
+    if (!lex_need(l, '%', "a value such as %x"))
+        return false;
+    if (l->p == l->end || !is_name_char(*l->p))
+        return lex_expected(l, "a name behind '%'");
+    *name = lex_word(l);
+    *slot = names_at(names, name->s, name->len);
+    return *slot || lex_no_memory(l);
+}

@@ -27,6 +27,8 @@ bool lex_end_line(struct lexer *l);                      /* nothing but a commen
 bool lex_at(struct lexer *l, char c);                    /* is c the next character after blanks? */
 bool lex_take(struct lexer *l, char c);                  /* takes c if it is next */
 bool lex_need(struct lexer *l, char c, const char *what); /* takes c, or expected what */
+/* %name: *slot is its number in the table. */
+bool lex_value_name(struct lexer *l, struct names *names, struct word *name, uint32_t **slot);
 struct word lex_word(struct lexer *l);                   /* name characters after blanks; may be empty */
 bool lex_need_word(struct lexer *l, const char *word);
 bool lex_number(struct lexer *l, uint64_t max, const char *what, uint64_t *out); /* decimal, at most max */

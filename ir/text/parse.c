@@ -12,26 +12,13 @@ bool parse_failed(struct parser *p, const char *at)
     return p->g->err.code == KL_ERR_MEMORY ? lex_no_memory(&p->l) : lex_fail(&p->l, at, "%s", p->g->err.msg);
 }
 
-/* %name: *slot is its node in the table of names. */
-static bool node_name(struct parser *p, struct word *name, uint32_t **slot)
-{
-    if (!lex_need(&p->l, '%', "a value such as %x"))
-        return false;
-    *name = (struct word){p->l.p, 0};
-    if (p->l.p == p->l.end || !is_name_char(*p->l.p))
-        return lex_expected(&p->l, "a name behind '%'");
-    *name = lex_word(&p->l);
-    *slot = names_at(&p->nodes, name->s, name->len);
-    return *slot || lex_no_memory(&p->l);
-}
-
 bool parse_operand(struct parser *p, ref *out)
 {
     struct word name;
     uint32_t *slot;
     lex_space(&p->l);
     const char *at = p->l.p;
-    if (!node_name(p, &name, &slot))
+    if (!lex_value_name(&p->l, &p->nodes, &name, &slot))
         return false;
     if (!*slot)
         return lex_fail(&p->l, at, "%%%.*s is not defined above", name.len > 64 ? 64 : (int)name.len, name.s);
@@ -282,7 +269,7 @@ static bool node_line(struct parser *p)
     struct word name;
     uint32_t *slot;
     ref r = NIL;
-    if (!node_name(p, &name, &slot))
+    if (!lex_value_name(&p->l, &p->nodes, &name, &slot))
         return false;
     if (*slot)
         return lex_fail(&p->l, at, "%%%.*s is defined twice", name.len > 64 ? 64 : (int)name.len, name.s);
