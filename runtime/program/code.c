@@ -110,7 +110,7 @@ struct making {
 static void code_store_on_disk(const struct making *m, uint32_t i, const struct code *code)
 {
     struct disk_key key = {0};
-    if (m->keep && m->keyed[i] && disk_key_make_for(&key, m->c[i]->kernel, m->b, &m->caps)) disk_store(&key, code);
+    if (m->keep && m->keyed[i] && disk_key_make(&key, m->c[i]->kernel, m->b, &m->caps)) disk_store(&key, code);
     disk_key_free(&key);
 }
 
@@ -138,7 +138,7 @@ static void load_all(struct making *m)
     for (uint32_t i = 0; i < m->n; i++) {
         struct disk_key key = {0};
         int64_t began = timeline_now();
-        m->keyed[i] = option_cache_bytes() > 0 && disk_key_make_for(&key, m->c[i]->kernel, m->b, &m->caps);
+        m->keyed[i] = option_cache_bytes() > 0 && disk_key_make(&key, m->c[i]->kernel, m->b, &m->caps);
         m->loaded[i] = m->keyed[i] && load_from_disk(m->c[i], &key, &modules);
         disk_key_free(&key);
         if (!m->loaded[i]) continue;

@@ -42,15 +42,7 @@ struct shape_of_kernel { struct sched_record sched; int64_t extent; uint32_t nin
 _Static_assert(sizeof(struct shape_of_kernel) == sizeof(struct sched_record) + 16,
                "no padding: it is compared as bytes");
 
-bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b)
-{
-    struct caps caps;
-    struct err ignored = {0};
-    *key = (struct disk_key){0};
-    return b->caps(&caps, &ignored) && disk_key_make_for(key, k, b, &caps);
-}
-
-bool disk_key_make_for(struct disk_key *key, const struct kernel *k, const struct backend *b, const struct caps *caps)
+bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b, const struct caps *caps)
 {
     *key = (struct disk_key){0};
     char target[sizeof *caps + 512];

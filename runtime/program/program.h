@@ -125,10 +125,9 @@ bool background_pause(void);
  * failure here is an error of the program. */
 #define DISK_DEFAULT_BYTES (INT64_C(256) << 20) /* option cache_bytes: above it entries are pruned */
 struct disk_key { struct hash128 hash; char *bytes; size_t size; char name[64]; };
-/* The key: everything that determines the code of a kernel. false: out of memory; disk_key_free in either case. */
-bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b);
-/* for another target */
-bool disk_key_make_for(struct disk_key *key, const struct kernel *k, const struct backend *b, const struct caps *caps);
+/* The key: everything that determines the code of a kernel for a target. false: out of memory; disk_key_free in either
+ * case. */
+bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b, const struct caps *caps);
 /* The key of an entry that is not a kernel but another result, which `text` determines. */
 bool disk_key_text(struct disk_key *key, const char *text, const char *name);
 void disk_key_free(struct disk_key *key);

@@ -218,6 +218,13 @@ static bool give_caps(struct caps *out, struct err *e)
 static const char *give_version(void) { return fake_text; }
 static const struct backend fake = {.name = "fake", .abi = KERNEL_ABI, .caps = give_caps, .version = give_version};
 
+static bool make_key(struct disk_key *key, const struct kernel *k)
+{
+    struct caps caps;
+    struct err e = {0};
+    return give_caps(&caps, &e) && disk_key_make(key, k, &fake, &caps);
+}
+
 static struct kernel *small_kernel(void)
 {
     struct kernel *k = kernel_new("small");
@@ -229,7 +236,7 @@ static struct kernel *small_kernel(void)
 static struct hash128 key_of(const struct kernel *k)
 {
     struct disk_key key;
-    check(disk_key_make(&key, k, &fake), "a key");
+    check(make_key(&key, k), "a key");
     struct hash128 h = key.hash;
     disk_key_free(&key);
     return h;
@@ -319,7 +326,7 @@ static void test_every_byte(void)
     empty_folder();
     for (int i = 0; i < CODE; i++)
         code[i] = (char)rng_next(&r);
-    disk_key_make(&key, k, &fake);
+    make_key(&key, k);
     disk_store(&key, &(struct code){code, CODE});
     check(loads(&key, code, CODE, &found) && found, "what was stored is loaded");
     all = entries();
@@ -449,7 +456,7 @@ static void test_killed(int times)
     empty_folder();
     for (size_t i = 0; i < sizeof big; i++)
         big[i] = (char)rng_next(&r);
-    disk_key_make(&key, k, &fake);
+    make_key(&key, k);
     for (int i = 0; i < times; i++) {
         if (i % 10 == 0)
             empty_folder();
@@ -497,7 +504,7 @@ static void test_bound(void)
     empty_folder();
     for (int i = 0; i < N; i++) {
         k->inst[1].imm = (uint64_t)i;
-        disk_key_make(&key[i], k, &fake);
+        make_key(&key[i], k);
     }
     for (int i = 0; i < 8; i++) {
         char file[64];
