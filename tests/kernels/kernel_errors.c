@@ -1,6 +1,17 @@
 /* Kernels that break a rule of ir/loop/loop.h, each refused by name; accesses out of bounds and of what is not there
  * yet, caught by the interpreter. */
 #include "kernel_test.h"
+#include <stdlib.h>
+
+/* Memory that fails at one allocation: so many from now on; below 0: never. */
+static int left = -1;
+static bool memory_fails(void) { return left >= 0 && left-- == 0; }
+static void *failing_alloc(void *ctx, size_t bytes) { return (void)ctx, memory_fails() ? NULL : calloc(1, bytes); }
+static void failing_release(void *ctx, void *p) { (void)ctx, free(p); }
+static void *failing_grow(void *ctx, void *p, size_t bytes)
+{
+    return (void)ctx, memory_fails() ? NULL : realloc(p, bytes);
+}
 
 enum { A, B, OUT, WORK }; /* the buffers of every kernel here: in f32[64], in i64[8], out f32[64], scratch f32[64] */
 
@@ -389,8 +400,35 @@ static void test_outputs(void)
     bad_access(k, "loads element 0 of buffer 2 before this iteration stores it");
 }
 
+/* Each allocation of the verifier fails once: the kernel does not pass for verified. */
+static void test_lack_of_memory(void)
+{
+    struct kernel *k = begin();
+    val grid = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, 4), 1), block = k_loop(k, LOOP_BLOCK, k_int(k, 0),
+                                                                                 k_int(k, 16), 1);
+    k_store(k, OUT, ix_add(k, ix_scale(k, grid, 16), block), k_const(k, KL_F32, 1), 0);
+    k_end(k, block);
+    k_end(k, grid);
+    k->extent = kernel_extent(k);
+    for (int n = 0;; n++) {
+        struct err e = {0};
+        left = n;
+        bool ok = kernel_verify(k, &e), all = left >= 0;
+        left = -1;
+        if (all) {
+            check(ok && n >= 5, "after %d allocations: %s", n, e.msg);
+            break;
+        }
+        check(!ok && e.code == KL_ERR_MEMORY, "allocation %d fails: %s, %s", n, ok ? "verified" : "refused", e.msg);
+    }
+    kernel_free(k);
+}
+
 int main(void)
 {
+    const kl_memory memory = {.alloc = failing_alloc, .grow = failing_grow, .release = failing_release};
+    if (!check(mem_use(&memory), "memory is in use already"))
+        return finish();
     test_scopes();
     test_loops();
     test_carries();
@@ -399,5 +437,6 @@ int main(void)
     test_memory();
     test_bounds();
     test_outputs();
+    test_lack_of_memory();
     return finish();
 }
