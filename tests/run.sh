@@ -26,7 +26,7 @@ export UBSAN_OPTIONS=print_stacktrace=1
 # gcc's ThreadSanitizer cannot start where the kernel randomizes addresses by more bits than it knows.
 fixed_addresses=
 if setarch -R true 2>/dev/null; then fixed_addresses='setarch -R'; fi
-unset KILN_DEVICE KILN_CODEGEN KILN_THREADS KILN_FUSE KILN_DUMP KILN_DUMP_DIR KILN_PROFILE
+unset KILN_DEVICE KILN_CODEGEN KILN_THREADS KILN_FUSE KILN_DUMP KILN_DUMP_DIR KILN_PROFILE KILN_LOG
 export KILN_CHECK=1
 rm -rf "$KILN_CACHE_DIR"
 
