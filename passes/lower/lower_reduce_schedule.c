@@ -38,7 +38,7 @@ static int64_t held_elements(const struct rows_facts *f, int64_t width, int64_t 
     return (f->length + width * each - 1) / (width * each) * each;
 }
 
-/* A row whose threads have few elements each stays in a GPU's registers; others are walked. */
+/* A row whose threads have few elements each stays in a GPU's registers; others are iterated over. */
 static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f, struct schedule *s)
 {
     /* Elements: FULL, worth a thread; MAX_COUNT, that a thread may hold.  MAX_WORK: elements of a thread times members
@@ -77,9 +77,9 @@ bool rows_legal(const struct rows_facts *f, const struct schedule *s)
     const struct caps *caps = w->chooser->caps;
     int64_t each = s->rows.vector ? s->rows.vector : 1;
     if (s->rows.keep & ~f->may_keep)
-        return reject_schedule(w, "keep", "keep: only of members that several walks over the row need");
+        return reject_schedule(w, "keep", "keep: only of members that several passes over the row need");
     if (s->rows.vector && !s->rows.held && (!caps->is_gpu || f->symbolic || s->rows.keep))
-        return reject_schedule(w, "vector", "vector: of rows that a GPU's threads hold in registers, or walk over "
+        return reject_schedule(w, "vector", "vector: of rows that a GPU's threads hold in registers, or iterate over "
                            "without keep");
     if (!caps->is_gpu)
         return !s->rows.held ? schedule_width_is(w, s, numeric_lanes(f->length))

@@ -3,11 +3,11 @@
  *
  * A parallel iteration computes one row.  It loops over the row once for each reduce, in execution order, and a
  * last time for the stored members with one value for each element.  Members with one value for the row are
- * computed between these loops, which are called walks.  Lanes are used as in lower_reduce.c, so the order of a sum
- * is the same in both kinds of kernel.  A member that two walks need is computed in both, unless that costs more than
+ * computed between these loops, which are called passes.  Lanes are used as in lower_reduce.c, so the order of a sum
+ * is the same in both kinds of kernel.  A member that two passes need is computed in both, unless that costs more than
  * to keep its row in scratch: exp is kept, x - mean is computed again.
  *
- * On a GPU the threads of a block hold a row in registers, or walk over a longer one in groups of elements, so many
+ * On a GPU the threads of a block hold a row in registers, or iterate over a longer one in groups of elements, so many
  * that enough loads are on their way; then nothing is kept (lower_rows_gpu.c). */
 #include "lower_rows.h"
 #include <string.h>
@@ -46,7 +46,7 @@ bool lower_has_rows(const struct lowering *w)
     return reduces > 1 || after;
 }
 
-/* ---- which walk computes what ---- */
+/* ---- which pass computes what ---- */
 
 static void need_operand(const struct lowering *w, ref r, unsigned i, bool *need)
 {
@@ -56,17 +56,17 @@ static void need_operand(const struct lowering *w, ref r, unsigned i, bool *need
         need[w->place[x]] = true;
 }
 
-/* Marks the members with one value for each element that walk `walk` computes: its results and their operands. */
-static void mark_walk(struct rows *s, uint32_t walk, bool *need)
+/* Marks the members with one value for each element that pass `pass` computes: its results and their operands. */
+static void mark_pass(struct rows *s, uint32_t pass, bool *need)
 {
     const struct lowering *w = s->w;
     memset(need, 0, w->nmember * sizeof *need);
     for (uint32_t r = 0; r < s->nreduce; r++)
-        if (r == walk || (walk == s->nreduce && s->late >> r & 1))
+        if (r == pass || (pass == s->nreduce && s->late >> r & 1))
             need_operand(w, s->reduce[r], 0, need);
     for (uint32_t m = w->nmember; m-- > 0;) {
         ref r = w->member[m];
-        need[m] = rows_is_full(s, r) && (need[m] || (walk == s->nreduce && w->stored[r]));
+        need[m] = rows_is_full(s, r) && (need[m] || (pass == s->nreduce && w->stored[r]));
         for (unsigned i = 0; need[m] && !w->row_copy[m] && i < w->g->node[r].nin; i++)
             need_operand(w, r, i, need);
     }
@@ -76,33 +76,33 @@ static void find_first(struct rows *s)
 {
     for (uint32_t m = 0; m < s->w->nmember; m++)
         s->first[m] = s->nreduce + 1;
-    for (uint32_t walk = s->nreduce + 1; walk-- > 0;) {
-        mark_walk(s, walk, s->need);
+    for (uint32_t pass = s->nreduce + 1; pass-- > 0;) {
+        mark_pass(s, pass, s->need);
         for (uint32_t m = 0; m < s->w->nmember; m++)
             if (s->need[m])
-                s->first[m] = walk;
+                s->first[m] = pass;
     }
 }
 
-/* Is r, which walk `walk` computes, read by a member that only a later walk computes? */
-static bool read_later(const struct rows *s, ref r, uint32_t walk)
+/* Is r, which pass `pass` computes, read by a member that only a later pass computes? */
+static bool read_later(const struct rows *s, ref r, uint32_t pass)
 {
     const struct lowering *w = s->w;
     const struct graph *g = w->g;
     bool linear;
-    for (uint32_t i = walk + 1; i < s->nreduce; i++)
+    for (uint32_t i = pass + 1; i < s->nreduce; i++)
         if (node_operand(g, s->reduce[i], 0, &linear) == r)
             return true;
     if (w->stored[r])
-        return walk < s->nreduce;
+        return pass < s->nreduce;
     for (uint32_t m = w->place[r] + 1; m < w->nmember; m++)
         for (unsigned i = 0; rows_is_full(s, w->member[m]) && i < g->node[w->member[m]].nin; i++)
-            if (s->first[m] > walk && node_operand(g, w->member[m], i, &linear) == r)
+            if (s->first[m] > pass && node_operand(g, w->member[m], i, &linear) == r)
                 return true;
     return false;
 }
 
-/* ---- one walk ---- */
+/* ---- one pass ---- */
 
 /* Computes the coordinates of r at the current element. */
 static void full_coord(const struct rows *s, ref r, val *coord)
@@ -121,7 +121,7 @@ static void full_coord(const struct rows *s, ref r, val *coord)
         lower_unflatten(k, mine, lower_flatten(k, &s->shape, own), coord);
 }
 
-/* The members whose rows may be kept: those that are needed after the walk that computes them first. */
+/* The members whose rows may be kept: those that are needed after the pass that computes them first. */
 static uint64_t may_keep(const struct rows *s)
 {
     uint64_t set = 0;
@@ -131,11 +131,11 @@ static uint64_t may_keep(const struct rows *s)
     return set;
 }
 
-/* Makes the scratch for the row of member m if walk `walk` is the first to compute it. */
-static void lower_rows_keep(struct rows *s, uint32_t m, uint32_t walk, val value)
+/* Makes the scratch for the row of member m if pass `pass` is the first to compute it. */
+static void lower_rows_keep(struct rows *s, uint32_t m, uint32_t pass, val value)
 {
     struct lowering *w = s->w;
-    if (m >= 64 || !(s->keep >> m & 1) || w->row_copy[m] || s->first[m] != walk)
+    if (m >= 64 || !(s->keep >> m & 1) || w->row_copy[m] || s->first[m] != pass)
         return;
     int64_t width = w->k->sched.width, padded = (s->space.length + width - 1) / width * width;
     w->row_copy[m] = 1 + k_buf(w->k, BUF_SCRATCH, val_dtype(w->k, value), padded, 0);
@@ -151,7 +151,7 @@ static uint32_t work_since(const struct kernel *k, val from)
 }
 
 /* In a trial: counts the instructions of member m, from `from` on, and decides whether its row is kept. */
-static void weigh_member(struct rows *s, uint32_t m, uint32_t walk, val from)
+static void weigh_member(struct rows *s, uint32_t m, uint32_t pass, val from)
 {
     const struct lowering *w = s->w;
     s->cost[m] = work_since(w->k, from);
@@ -161,19 +161,19 @@ static void weigh_member(struct rows *s, uint32_t m, uint32_t walk, val from)
         uint32_t p = lower_is_member(w, x) ? w->place[x] : m;
         s->cost[m] += p != m && s->need[p] && !w->row_copy[p] ? s->cost[p] : 0;
     }
-    if (m < 64 && s->first[m] == walk && s->cost[m] >= KEEP_COST && read_later(s, w->member[m], walk))
+    if (m < 64 && s->first[m] == pass && s->cost[m] >= KEEP_COST && read_later(s, w->member[m], pass))
         s->keep |= UINT64_C(1) << m;
 }
 
-/* Computes all members of the walk at the current element. */
-void rows_compute_members(struct rows *s, uint32_t walk)
+/* Computes all members of the pass at the current element. */
+void rows_compute_members(struct rows *s, uint32_t pass)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     lower_point(w);
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
-        if (!s->need[m] || (w->row_copy[m] && s->first[m] < walk) || (w->held && w->held->member[m]))
+        if (!s->need[m] || (w->row_copy[m] && s->first[m] < pass) || (w->held && w->held->member[m]))
             continue;
         val coord[KL_MAX_RANK] = {0};
         uint32_t before = k->ninst, kept = w->row_copy[m];
@@ -184,9 +184,9 @@ void rows_compute_members(struct rows *s, uint32_t walk)
         if (w->held)
             w->held->member[m] = value;
         if (!kept && s->weighing)
-            weigh_member(s, m, walk, before);
-        lower_rows_keep(s, m, walk, value);
-        if (w->row_copy[m] && s->first[m] == walk)
+            weigh_member(s, m, pass, before);
+        lower_rows_keep(s, m, pass, value);
+        if (w->row_copy[m] && s->first[m] == pass)
             k_store(k, w->row_copy[m] - 1, w->column, value, w->pred);
     }
 }
@@ -213,12 +213,12 @@ void rows_store_members(struct rows *s)
 }
 
 /* Computes element `base` + lane of the row; only in the first `rest` lanes if rest is not 0. */
-static void at_elements(struct rows *s, uint32_t walk, val base, val rest)
+static void at_elements(struct rows *s, uint32_t pass, val base, val rest)
 {
     struct lowering *w = s->w;
     w->column = ix_add(w->k, base, w->lane);
     w->pred = rest ? k_prim(w->k, P_LT, w->lane, rest, 0) : 0;
-    rows_compute_members(s, walk);
+    rows_compute_members(s, pass);
 }
 
 /* Sets r, which has one value for the row, to `value`, and stores it if other kernels read it. */
@@ -234,11 +234,11 @@ void rows_fix(struct rows *s, ref r, val value)
 }
 
 /* Finds the number of whole vectors of a row and of elements after them; 0 if there are none for any symbols. */
-struct walk { val full, tail; };
+struct row_vectors { val full, tail; };
 
 struct size rows_length(const struct rows *s) { return kernel_count(s->w->k, &s->row); }
 
-static struct walk walk_of(const struct rows *s)
+static struct row_vectors row_vectors_of(const struct rows *s)
 {
     struct kernel *k = s->w->k;
     struct size size = rows_length(s);
@@ -246,20 +246,21 @@ static struct walk walk_of(const struct rows *s)
     if (!size_is_constant(size)) {
         val all = ix_size(k, size), full = ix_div(k, all, width);
         bool whole = size_divides(size, width);
-        return (struct walk){full, whole ? 0 : k_prim(k, P_SUB, all, ix_scale(k, full, width), 0)};
+        return (struct row_vectors){full, whole ? 0 : k_prim(k, P_SUB, all, ix_scale(k, full, width), 0)};
     }
-    return (struct walk){length / width ? k_int(k, length / width) : 0, length % width ? k_int(k, length % width) : 0};
+    return (struct row_vectors){length / width ? k_int(k, length / width) : 0,
+                                length % width ? k_int(k, length % width) : 0};
 }
 
 /* ---- rows ---- */
 
 /* Folds the elements of a chunk from element `base` on, of `full` vectors and `tail` more elements (0: none), which
  * lanes accumulate; the fold of the lanes. */
-static val reduce_chunk(struct rows *s, uint32_t walk, val base, val full, val tail)
+static val reduce_chunk(struct rows *s, uint32_t pass, val base, val full, val tail)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    const struct node *n = &w->g->node[s->reduce[walk]];
+    const struct node *n = &w->g->node[s->reduce[pass]];
     int64_t width = k->sched.width;
     enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
@@ -267,14 +268,14 @@ static val reduce_chunk(struct rows *s, uint32_t walk, val base, val full, val t
     s->weighing = s->trial;
     if (full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
-        at_elements(s, walk, ix_add(k, base, ix_scale(k, j, width)), 0);
+        at_elements(s, pass, ix_add(k, base, ix_scale(k, j, width)), 0);
         k_next(k, c, k_fold_step(k, fold, c, rows_operand(s, n)));
         k_end(k, j);
         acc = k_out(k, c);
         s->weighing = false;
     }
     if (tail) {
-        at_elements(s, walk, full ? ix_add(k, base, ix_scale(k, full, width)) : base, tail);
+        at_elements(s, pass, full ? ix_add(k, base, ix_scale(k, full, width)) : base, tail);
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, fold, acc, rows_operand(s, n)), acc);
         w->pred = 0;
     }
@@ -283,38 +284,38 @@ static val reduce_chunk(struct rows *s, uint32_t walk, val base, val full, val t
 
 /* A row of several chunks of lanes, a processor's: their results are combined in ascending order.  The identity at the
  * start changes no bit of the first one: -0 is no result, and NaN stays NaN. */
-static val reduce_chunks(struct rows *s, uint32_t walk)
+static val reduce_chunks(struct rows *s, uint32_t pass)
 {
     struct kernel *k = s->w->k;
-    const struct node *n = &s->w->g->node[s->reduce[walk]];
+    const struct node *n = &s->w->g->node[s->reduce[pass]];
     int64_t width = k->sched.width, chunk = (int64_t)n->attr.reduce.chunk, rest = s->space.length % chunk;
     enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
     val start = k_bits(k, dtype, fold_identity(fold, dtype)), full = k_int(k, s->space.length / chunk);
     val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), carry = k_carry(k, start);
-    val part = reduce_chunk(s, walk, ix_scale(k, c, chunk), k_int(k, chunk / width), 0);
+    val part = reduce_chunk(s, pass, ix_scale(k, c, chunk), k_int(k, chunk / width), 0);
     k_next(k, carry, k_fold_step(k, fold, carry, part));
     k_end(k, c);
     val all = k_out(k, carry), base = k_int(k, s->space.length - rest);
     if (!rest)
         return all;
-    part = reduce_chunk(s, walk, base, rest / width ? k_int(k, rest / width) : 0,
+    part = reduce_chunk(s, pass, base, rest / width ? k_int(k, rest / width) : 0,
                         rest % width ? k_int(k, rest % width) : 0);
     return k_fold_step(k, fold, all, part);
 }
 
-static void emit_reduce(struct rows *s, uint32_t walk)
+static void emit_reduce(struct rows *s, uint32_t pass)
 {
     struct kernel *k = s->w->k;
-    const struct node *n = &s->w->g->node[s->reduce[walk]];
-    struct walk of = walk_of(s);
+    const struct node *n = &s->w->g->node[s->reduce[pass]];
+    struct row_vectors of = row_vectors_of(s);
     if (s->each) {
-        rows_reduce_held(s, walk);
+        rows_reduce_held(s, pass);
         return;
     }
     bool chunks = size_is_constant(rows_length(s)) && (uint64_t)s->space.length > n->attr.reduce.chunk;
-    val x = chunks ? reduce_chunks(s, walk) : reduce_chunk(s, walk, k_int(k, 0), of.full, of.tail);
-    rows_fix(s, s->reduce[walk], k_cast(k, x, n->dtype));
+    val x = chunks ? reduce_chunks(s, pass) : reduce_chunk(s, pass, k_int(k, 0), of.full, of.tail);
+    rows_fix(s, s->reduce[pass], k_cast(k, x, n->dtype));
 }
 
 static void emit_last(struct rows *s)
@@ -325,7 +326,7 @@ static void emit_last(struct rows *s)
         return;
     }
     int64_t width = k->sched.width;
-    struct walk of = walk_of(s);
+    struct row_vectors of = row_vectors_of(s);
     s->weighing = false;
     if (of.full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), of.full, 1);
@@ -368,18 +369,18 @@ static void emit_row(struct rows *s)
     struct kernel *k = w->k;
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
     fix_members(s);
-    for (uint32_t walk = 0; walk < s->nreduce; walk++) {
-        if (s->late >> walk & 1 || s->fixed[w->place[s->reduce[walk]]])
+    for (uint32_t pass = 0; pass < s->nreduce; pass++) {
+        if (s->late >> pass & 1 || s->fixed[w->place[s->reduce[pass]]])
             continue;
-        uint32_t sum = rows_online_sum(s, walk);
-        mark_walk(s, walk, s->need);
+        uint32_t sum = rows_online_sum(s, pass);
+        mark_pass(s, pass, s->need);
         if (sum)
-            rows_reduce_online(s, walk, sum);
+            rows_reduce_online(s, pass, sum);
         else
-            emit_reduce(s, walk);
+            emit_reduce(s, pass);
         fix_members(s);
     }
-    mark_walk(s, s->nreduce, s->need);
+    mark_pass(s, s->nreduce, s->need);
     emit_last(s);
     if (s->late)
         fix_members(s);
@@ -467,7 +468,7 @@ void lower_rows(struct lowering *w)
     s.cost = mem_alloc(n * sizeof *s.cost);
     s.need = mem_alloc(n * sizeof *s.need);
     w->row_copy = mem_alloc(n * sizeof *w->row_copy);
-    w->anchor = NIL; /* there are several reduces: each has its value when its walk ends */
+    w->anchor = NIL; /* there are several reduces: each has its value when its pass ends */
     if (s.fixed && s.first && s.cost && s.need && w->row_copy)
         schedule_and_emit(&s);
     else

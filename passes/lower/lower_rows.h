@@ -10,19 +10,19 @@ struct rows {
     struct shape row;           /* the axes of a row */
     val row_coord[KL_MAX_RANK]; /* coordinates of the current row in the other axes */
     val index;                  /* number of the row */
-    ref reduce[MAX_ROW_REDUCES]; /* a walk for each; one more walk follows */
+    ref reduce[MAX_ROW_REDUCES]; /* a pass for each; one more pass follows */
     uint32_t nreduce;
     bool *fixed;                /* per member: it has one value for the row, which has been computed */
-    uint32_t *first;            /* per member: the walk that computes it first; nreduce + 1: none */
-    uint32_t *cost;             /* per member: instructions to compute it in its first walk, in a trial */
-    bool *need;                 /* per member: does the current walk compute it? */
+    uint32_t *first;            /* per member: the pass that computes it first; nreduce + 1: none */
+    uint32_t *cost;             /* per member: instructions to compute it in its first pass, in a trial */
+    bool *need;                 /* per member: does the current pass compute it? */
     bool trial;                 /* the kernel is discarded: it is built to find what members cost, */
-    bool weighing;              /*   from the first elements of each walk */
+    bool weighing;              /*   from the first elements of each pass */
     uint64_t keep;              /* members, by bit, whose rows are kept in scratch */
     int64_t each;               /* on a GPU: adjacent elements that a lane holds; 0: none */
     uint32_t nheld;             /* number of elements that a lane holds: of the row, or of a group of its elements */
-    uint32_t late;              /* reduces, by bit, that the last walk folds */
-    bool walks;                 /* they are of a group: */
+    uint32_t late;              /* reduces, by bit, that the last pass folds */
+    bool grouped;               /* they are of a group: */
     val base;                   /*   its first element; 0: the row's first */
     int64_t left;               /* elements from there to the end of the row, or of the group */
     struct held_element *held;
@@ -32,7 +32,7 @@ struct rows {
 /* ---- lower_rows.c ---- */
 bool rows_is_full(const struct rows *s, ref r);           /* has member r one value for each element? */
 struct size rows_length(const struct rows *s);            /* elements of a row */
-void rows_compute_members(struct rows *s, uint32_t walk); /* those that s->need says, at the current element */
+void rows_compute_members(struct rows *s, uint32_t pass); /* those that s->need says, at the current element */
 val rows_operand(const struct rows *s, const struct node *n); /* of reduce n at the current element, computed before */
 void rows_store_members(struct rows *s);
 /* Gives r, which has one value for the row, its value, and stores it. */
@@ -42,11 +42,11 @@ void rows_fix(struct rows *s, ref r, val value);
 /* The registers that hold rows or groups of their elements, as the schedule says; s->each is 0 without them. */
 void rows_make_held(struct rows *s);
 void rows_free_held(struct rows *s);
-void rows_reduce_held(struct rows *s, uint32_t walk);     /* the whole walk of a reduce */
-void rows_store_held(struct rows *s);                     /* the last walk */
-/* The later reduce that can share the walk of reduce `walk`, by online softmax; 0: there is none. */
-uint32_t rows_online_sum(const struct rows *s, uint32_t walk);
-void rows_reduce_online(struct rows *s, uint32_t walk, uint32_t sum_reduce);
+void rows_reduce_held(struct rows *s, uint32_t pass);     /* the whole pass of a reduce */
+void rows_store_held(struct rows *s);                     /* the last pass */
+/* The later reduce that can share the pass of reduce `pass`, by online softmax; 0: there is none. */
+uint32_t rows_online_sum(const struct rows *s, uint32_t pass);
+void rows_reduce_online(struct rows *s, uint32_t pass, uint32_t sum_reduce);
 void rows_find_late(struct rows *s);                      /* sets s->late; uses s->need */
 
 #endif

@@ -1,14 +1,14 @@
-/* Row kernels of a GPU, whose threads hold a row in registers, or walk over a longer one in groups of elements.
+/* Row kernels of a GPU, whose threads hold a row in registers, or iterate over a longer one in groups of elements.
  *
- * Rows that are walked over are read from memory in each walk, so there are as few walks as possible: a maximum and the
- * sum of exponentials below it share one (online softmax), and sums that no stored element depends on are part of the
- * last walk. */
+ * Rows that are iterated over are read from memory in each pass, so there are as few passes as possible: a maximum and
+ * the sum of exponentials below it share one (online softmax), and sums that no stored element depends on are part of
+ * the last pass. */
 #include "lower_rows.h"
 #include <math.h>
 #include <string.h>
 
 /* The index in the row of element e of a lane: `each` adjacent elements, then those of the next vector. */
-static void at_held(struct rows *s, uint32_t walk, uint32_t e)
+static void at_held(struct rows *s, uint32_t pass, uint32_t e)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
@@ -29,7 +29,7 @@ static void at_held(struct rows *s, uint32_t walk, uint32_t e)
     w->pred = s->there[e];
     w->pred_padded = s->there[e - number]; /* of the vector's first element */
     w->held = &s->held[e];
-    rows_compute_members(s, walk);
+    rows_compute_members(s, pass);
 }
 
 static void leave_held(struct rows *s)
@@ -48,13 +48,13 @@ static uint32_t held_there(const struct rows *s)
 }
 
 /* Folds the elements into acc, or into `none`, the identity, if acc is 0. */
-static val fold_held(struct rows *s, uint32_t walk, val acc, val none)
+static val fold_held(struct rows *s, uint32_t pass, val acc, val none)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    const struct node *n = &w->g->node[s->reduce[walk]];
+    const struct node *n = &w->g->node[s->reduce[pass]];
     for (uint32_t e = 0; e < held_there(s); e++) {
-        at_held(s, walk, e);
+        at_held(s, pass, e);
         val x = rows_operand(s, n);
         if (w->pred)
             x = k_prim(k, P_SELECT, w->pred, x, none);
@@ -64,7 +64,7 @@ static val fold_held(struct rows *s, uint32_t walk, val acc, val none)
     return acc;
 }
 
-/* Computes all members of the last walk, then stores them. */
+/* Computes all members of the last pass, then stores them. */
 static void store_held(struct rows *s)
 {
     for (int store = 0; store < 2; store++)
@@ -86,7 +86,7 @@ static void forget_held(struct rows *s)
     }
 }
 
-/* The operand of a reduce that is folded in a walk: into acc, where elements that there are not count as `none`. */
+/* The operand of a reduce that is folded in a pass: into acc, where elements that there are not count as `none`. */
 struct row_fold { uint32_t reduce; val none, acc; };
 
 static struct row_fold row_fold_begin(const struct rows *s, uint32_t reduce)
@@ -106,8 +106,8 @@ static void row_fold_end(struct rows *s, const struct row_fold *f)
     rows_fix(s, s->reduce[f->reduce], k_cast(k, k_lane_reduce(k, reduce_fold(n->op), f->acc), n->dtype));
 }
 
-/* One group: its elements are stored, in the last walk, and folded n times. */
-static void walk_group(struct rows *s, struct row_fold *f, uint32_t n, bool last)
+/* One group: its elements are stored, in the last pass, and folded n times. */
+static void pass_group(struct rows *s, struct row_fold *f, uint32_t n, bool last)
 {
     if (last)
         store_held(s);
@@ -116,7 +116,7 @@ static void walk_group(struct rows *s, struct row_fold *f, uint32_t n, bool last
     forget_held(s);
 }
 
-static void walk_groups(struct rows *s, struct row_fold *f, uint32_t n, bool last)
+static void pass_groups(struct rows *s, struct row_fold *f, uint32_t n, bool last)
 {
     struct kernel *k = s->w->k;
     int64_t group = s->nheld * (int64_t)k->sched.width, full = s->space.length / group;
@@ -127,7 +127,7 @@ static void walk_groups(struct rows *s, struct row_fold *f, uint32_t n, bool las
             f[i].acc = carry[i] = k_carry(k, f[i].acc);
         s->base = ix_scale(k, j, group);
         s->left = group;
-        walk_group(s, f, n, last);
+        pass_group(s, f, n, last);
         for (uint32_t i = 0; i < n; i++)
             k_next(k, carry[i], f[i].acc);
         k_end(k, j);
@@ -137,16 +137,16 @@ static void walk_groups(struct rows *s, struct row_fold *f, uint32_t n, bool las
     s->base = k_int(k, full * group);
     s->left = s->space.length - full * group;
     if (s->left)
-        walk_group(s, f, n, last);
+        pass_group(s, f, n, last);
 }
 
-void rows_reduce_held(struct rows *s, uint32_t walk)
+void rows_reduce_held(struct rows *s, uint32_t pass)
 {
-    struct row_fold f = row_fold_begin(s, walk);
-    if (s->walks)
-        walk_groups(s, &f, 1, false);
+    struct row_fold f = row_fold_begin(s, pass);
+    if (s->grouped)
+        pass_groups(s, &f, 1, false);
     else
-        f.acc = fold_held(s, walk, 0, f.none);
+        f.acc = fold_held(s, pass, 0, f.none);
     row_fold_end(s, &f);
 }
 
@@ -154,19 +154,19 @@ void rows_store_held(struct rows *s)
 {
     struct row_fold f[MAX_ROW_REDUCES];
     uint32_t n = 0;
-    if (!s->walks) {
+    if (!s->grouped) {
         store_held(s);
         return;
     }
     for (uint32_t r = 0; r < s->nreduce; r++)
         if (s->late >> r & 1)
             f[n++] = row_fold_begin(s, r);
-    walk_groups(s, f, n, true);
+    pass_groups(s, f, n, true);
     for (uint32_t i = 0; i < n; i++)
         row_fold_end(s, &f[i]);
 }
 
-/* ---- maximum and sum in one walk ---- */
+/* ---- maximum and sum in one pass ---- */
 
 /* Is reduce `sum` that of e^(x - the maximum), which is reduce `max`, as in softmax and cross entropy? */
 static bool is_sum_below(const struct rows *s, uint32_t max, uint32_t sum)
@@ -178,10 +178,10 @@ static bool is_sum_below(const struct rows *s, uint32_t max, uint32_t sum)
            node[x->in[1]].in[0] == s->reduce[max];
 }
 
-uint32_t rows_online_sum(const struct rows *s, uint32_t walk)
+uint32_t rows_online_sum(const struct rows *s, uint32_t pass)
 {
-    for (uint32_t sum = walk + 1; s->walks && sum < s->nreduce; sum++)
-        if (is_sum_below(s, walk, sum))
+    for (uint32_t sum = pass + 1; s->grouped && sum < s->nreduce; sum++)
+        if (is_sum_below(s, pass, sum))
             return sum;
     return 0;
 }
@@ -192,17 +192,17 @@ struct online { val max, sum; };
 static val exp_below(struct kernel *k, val x, val max) { return k_exp_nonpositive(k, k_prim(k, P_SUB, x, max, 0)); }
 
 /* Adds the elements of a group.  Where all are -infinity, whose difference is NaN, the sum stays 0. */
-static struct online fold_online(struct rows *s, uint32_t walk, struct online o)
+static struct online fold_online(struct rows *s, uint32_t pass, struct online o)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    const struct node *n = &w->g->node[s->reduce[walk]];
+    const struct node *n = &w->g->node[s->reduce[pass]];
     val low = k_splat(k, k_const(k, KL_F32, -INFINITY)), zero = k_splat(k, k_const(k, KL_F32, 0));
-    val max = fold_held(s, walk, o.max, low);
+    val max = fold_held(s, pass, o.max, low);
     val from = k_prim(k, P_SELECT, k_prim(k, P_EQ, max, low, 0), zero, max);
     val sum = k_prim(k, P_MUL, o.sum, exp_below(k, o.max, from), 0);
     for (uint32_t e = 0; e < held_there(s); e++) {
-        at_held(s, walk, e);
+        at_held(s, pass, e);
         val term = exp_below(k, rows_operand(s, n), from);
         sum = k_prim(k, P_ADD, sum, w->pred ? k_prim(k, P_SELECT, w->pred, term, zero) : term, 0);
     }
@@ -213,7 +213,7 @@ static struct online fold_online(struct rows *s, uint32_t walk, struct online o)
 /* Online softmax (Milakov and Gimelshein, 2018): one pass over the row, in groups of elements, in place of two.  When a
  * group has a larger element, the sum is multiplied by e^(old maximum - new one).  Each group adds one such rounding to
  * those of the sum. */
-void rows_reduce_online(struct rows *s, uint32_t walk, uint32_t sum_reduce)
+void rows_reduce_online(struct rows *s, uint32_t pass, uint32_t sum_reduce)
 {
     struct kernel *k = s->w->k;
     int64_t group = s->nheld * (int64_t)k->sched.width, full = s->space.length / group;
@@ -224,7 +224,7 @@ void rows_reduce_online(struct rows *s, uint32_t walk, uint32_t sum_reduce)
         carry.sum = k_carry(k, o.sum);
         s->base = ix_scale(k, j, group);
         s->left = group;
-        struct online next = fold_online(s, walk, carry);
+        struct online next = fold_online(s, pass, carry);
         k_next(k, carry.max, next.max);
         k_next(k, carry.sum, next.sum);
         forget_held(s);
@@ -235,18 +235,18 @@ void rows_reduce_online(struct rows *s, uint32_t walk, uint32_t sum_reduce)
     s->base = k_int(k, full * group);
     s->left = s->space.length - full * group;
     if (s->left)
-        o = fold_online(s, walk, o);
+        o = fold_online(s, pass, o);
     forget_held(s);
     val max = k_lane_reduce(k, FOLD_MAX, o.max);
     val sum = k_lane_reduce(k, FOLD_ADD, k_prim(k, P_MUL, o.sum, exp_below(k, o.max, max), 0));
-    rows_fix(s, s->reduce[walk], max);
+    rows_fix(s, s->reduce[pass], max);
     rows_fix(s, s->reduce[sum_reduce], sum);
 }
 
-/* ---- sums in the last walk ---- */
+/* ---- sums in the last pass ---- */
 
 /* Does another reduce, or a member with one value for each element, depend on reduce r? */
-static bool is_read_in_walks(const struct rows *s, uint32_t r, bool *depends)
+static bool is_read_in_passes(const struct rows *s, uint32_t r, bool *depends)
 {
     const struct lowering *w = s->w;
     bool read = false;
@@ -268,13 +268,13 @@ static bool is_read_in_walks(const struct rows *s, uint32_t r, bool *depends)
 
 void rows_find_late(struct rows *s)
 {
-    uint32_t online = 0;            /* sums that share a maximum's walk */
+    uint32_t online = 0;            /* sums that share a maximum's pass */
     s->late = 0;
-    for (uint32_t r = 0; s->walks && r < s->nreduce; r++) {
+    for (uint32_t r = 0; s->grouped && r < s->nreduce; r++) {
         uint32_t sum = rows_online_sum(s, r);
         if (sum)
             online |= 1u << sum;
-        else if (!(online >> r & 1) && !is_read_in_walks(s, r, s->need))
+        else if (!(online >> r & 1) && !is_read_in_passes(s, r, s->need))
             s->late |= 1u << r;
     }
 }
@@ -286,9 +286,9 @@ void rows_make_held(struct rows *s)
 {
     struct lowering *w = s->w;
     const struct schedule *c = schedule_of(w->k);
-    s->walks = !c->rows.held && c->rows.vector;
+    s->grouped = !c->rows.held && c->rows.vector;
     s->each = c->rows.vector ? c->rows.vector : c->rows.held ? 1 : 0;
-    s->nheld = s->walks ? (uint32_t)rows_group(c) : c->rows.held;
+    s->nheld = s->grouped ? (uint32_t)rows_group(c) : c->rows.held;
     s->left = s->space.length;
     if (!s->each)
         return;

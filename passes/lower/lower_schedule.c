@@ -98,7 +98,7 @@ bool map_joins(const struct map_part *p, const struct schedule *s)
     return s->map.join_short && !p->flat && p->loop.length < SHORT_DIMENSION;
 }
 
-/* The part as it is walked. */
+/* The part as its loops are. */
 static struct map_part walked_part(const struct map_part *p, const struct schedule *s)
 {
     struct map_part own = *p;

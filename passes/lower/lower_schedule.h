@@ -72,7 +72,7 @@ struct map_facts {
 };
 /* May the kernel be one with such blocks?  Only then is it found out whether there is such an operand. */
 bool map_can_transpose(const struct lowering *w, uint32_t parts);
-/* Are all dimensions of a part walked as one? */
+/* Are all dimensions of a part iterated over as one? */
 bool map_joins(const struct map_part *p, const struct schedule *s);
 int64_t map_vector_width(const struct schedule *s);   /* that a lane computes */
 /* Vectors of a block; blocks, or rows, of a part; parallel iterations of a part. */
@@ -94,12 +94,12 @@ struct rows_facts {
     uint32_t reduces, members;
     int64_t access;                 /* adjacent elements that one access of a GPU may have in every row */
     bool symbolic;                  /* the length depends on symbols */
-    uint64_t may_keep, keep;        /* members whose rows a later walk reads; for which keeping them pays */
+    uint64_t may_keep, keep;        /* members whose rows a later pass reads; for which keeping them pays */
     /* Fills `keep` and `bytes`, which are needed where there is no user-supplied record, for a kernel of *s. */
     void (*find)(struct rows_facts *f, const struct schedule *s);
     const struct rows *of;
 };
-/* A GPU that walks over a row: elements that a lane loads before it uses one. */
+/* A GPU that iterates over a row: elements that a lane loads before it uses one. */
 static inline int64_t rows_group(const struct schedule *s)
 {
     enum { GROUP = 8, VECTORS = 4 };
@@ -136,11 +136,11 @@ enum gradient_kind { GRADIENT_NONE, GRADIENT_ONE, GRADIENT_BOTH };  /* both: in 
 struct attention_facts {
     const struct lowering *w;
     enum gradient_kind gradient;
-    int64_t l, m, d, e;             /* rows that are lanes, and that are walked; columns of q and k, of v */
-    int64_t block;                  /* rows walked in a block of the numeric order */
+    int64_t l, m, d, e;             /* rows that are lanes, and that are iterated over; columns of q, k, of v */
+    int64_t block;                  /* rows of one block of the numeric order */
     int64_t element;                /* bytes of what is summed */
     int64_t matrices;               /* that have results */
-    bool half;                      /* what is walked is of half floats */
+    bool half;                      /* those iterated over are of half floats */
     bool keys;                      /* of a gradient: in k and v */
     bool views;                     /* tensor copies can take the operands */
     bool blocks;                    /* blocks of threads with register tiles can compute it */

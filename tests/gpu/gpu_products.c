@@ -179,7 +179,7 @@ static void convolutions(const char *dialect, const char *architecture, unsigned
 }
 
 /* Are intermediates with odd rows read by tensor copies, and has each a pitch?  Do the threads of a row load and store
- * vectors of such rows, which they hold or walk over in groups, the last of which has a part of a vector? */
+ * vectors of such rows, which they hold or iterate over in groups, the last of which has a part of a vector? */
 static void pitched(void)
 {
     static const char *const walked_rows[] = {"rows width 32 vector 2", "rows width 8 vector 8",
@@ -225,9 +225,9 @@ static void pitched(void)
     graph_free(g);
 }
 
-/* Softmax of rows that threads walk over: the maximum and the sum in one walk, a sum that no element reads in the last
- * one.  Rows: random ones; all -infinity; with an infinity; with a NaN; with -infinity up to the last group; ascending,
- * so that each group has a new maximum. */
+/* Softmax of rows that threads iterate over: the maximum and the sum in one pass, a sum that no element reads in the
+ * last one. Rows: random ones; all -infinity; with an infinity; with a NaN; with -infinity up to the last group;
+ * ascending, so that each group has a new maximum. */
 static void online_softmax(void)
 {
     enum { ROWS = 6, LENGTH = 700 };

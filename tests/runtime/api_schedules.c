@@ -152,7 +152,7 @@ static void round_trip(void)
     snprintf(text, sizeof text, "%s schedule map width 16\n", rows);
     refused(text, "the kernel's kind is not a choice: its own record is \"schedule rows");
     snprintf(text, sizeof text, "%s schedule rows width 64 keep 9\n", rows);
-    refused(text, "keep: only of members that several walks over the row need");
+    refused(text, "keep: only of members that several passes over the row need");
     snprintf(text, sizeof text, "%s schedule map width 4\n@k9_gone schedule dot\n", mul);
     refused(text, "schedules:2:1: graph @step has no kernel @k9_gone; it has @k0_");
 

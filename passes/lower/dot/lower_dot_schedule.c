@@ -376,7 +376,7 @@ static bool epilogue_legal(const struct dot *d, bool computed, const struct sche
     if (when > EPILOGUE_IN_TILE && computed && !s->dot.pack_b)
         return reject_schedule(d->w, "epilogue", "epilogue: in_tile, where the second operand is computed in place");
     if (when >= EPILOGUE_AFTER_ROWS && !may_sweep(d, s))
-        return reject_schedule(d->w, "epilogue", "epilogue: a task cannot walk all columns of its rows");
+        return reject_schedule(d->w, "epilogue", "epilogue: a task cannot iterate over all columns of its rows");
     if (when == EPILOGUE_DURING_NEXT && last_visits(d) < s->dot.mr)
         return reject_schedule(d->w, "epilogue", "epilogue: the next tile's products are too few for %u rows",
                                s->dot.mr);
