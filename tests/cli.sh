@@ -138,6 +138,13 @@ check 'compile for a processor' 0 'sizes_run for x86-64-v4' "$kiln" compile "$tm
 check 'compile for all values of a symbol' 0 'sizes_run for x86-64-v3' "$kiln" compile "$tmp/sizes.kir" \
     -o "$tmp/sizes.o" --header "$tmp/sizes.h" --bind n=4
 check 'what it takes' 0 'int64_t length_m; .*m, from' cat "$tmp/sizes.h"
+check 'compile for some values of a symbol' 0 'sizes_run for x86-64-v3' "$kiln" compile "$tmp/sizes.kir" \
+    -o "$tmp/sizes.o" --header "$tmp/sizes.h" --bind n=4 --bind m=2..6
+check 'its bounds' 0 'int64_t length_m; .*m, from 2 to 6' cat "$tmp/sizes.h"
+check 'bounds outside of its own' 1 'symbol m cannot be 2..9: its bounds are 0..8' "$kiln" compile "$tmp/sizes.kir" \
+    -o "$tmp/sizes.o" --header "$tmp/sizes.h" --bind m=2..9
+check 'bounds that are none' 2 "needs NAME=NUMBER or NAME=LOW..HIGH, not 'm=6..2'" "$kiln" compile "$tmp/sizes.kir" \
+    -o "$tmp/sizes.o" --header "$tmp/sizes.h" --bind m=6..2
 check 'compile for an unknown processor' 1 "no processor is called 'z80'" "$kiln" compile "$tmp/step.kir" \
     -o "$tmp/step.o" --header "$tmp/step.h" --cpu z80
 check 'compile without a header' 2 'needs a file, -o and --header' "$kiln" compile "$tmp/step.kir" -o "$tmp/step.o"
@@ -739,6 +746,8 @@ else
             --bind N=50 --seconds 3600
         check 'compile a model' 0 ': neg_run for .* kernels, [0-9]* bytes; .*; weights inside$' \
             "$kiln" compile "$tmp/neg.onnx" --bind N=4 -o "$tmp/neg.o" --header "$tmp/neg.h"
+        check 'a length of a model has one value' 1 'bind N: a length of a model has one value, not 1..4' \
+            "$kiln" compile "$tmp/neg.onnx" --bind N=1..4 -o "$tmp/neg.o" --header "$tmp/neg.h"
         check 'compile a model and a graph' 0 'neg_run, step_run for .*; weights inside$' "$kiln" compile \
             "$tmp/neg.onnx" "$tmp/step.kir" --bind N=4 -o "$tmp/two.o" --header "$tmp/two.h"
         # an axis without a name: advice that the command can follow

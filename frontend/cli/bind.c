@@ -1,6 +1,7 @@
-/* Values of a graph's symbols: --bind NAME=NUMBER, and the shapes of arrays. */
+/* Values of a graph's symbols: --bind NAME=NUMBER, --bind NAME=LOW..HIGH for narrower bounds, the shapes of arrays. */
 #include "job.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,9 +14,15 @@ void cli_bind_option(struct cli_args *a, void *values)
     a->failed = true; /* until it is understood */
     char *end = NULL;
     errno = 0;
-    long long value = eq ? strtoll(eq + 1, &end, 10) : 0;
-    if (!eq || eq == s || end == eq + 1 || *end || errno || value < 0) {
-        cli_error("--bind needs NAME=NUMBER, not '%s'", s);
+    long long low = eq ? strtoll(eq + 1, &end, 10) : 0, high = low;
+    bool number = eq && eq != s && end != eq + 1;
+    if (number && !strncmp(end, "..", 2)) {
+        const char *second = end + 2;
+        high = strtoll(second, &end, 10);
+        number = end != second;
+    }
+    if (!number || *end || errno || low < 0 || high < low) {
+        cli_error("--bind needs NAME=NUMBER or NAME=LOW..HIGH, not '%s'", s);
         return;
     }
     if (v->n == MAX_SYMBOLS) {
@@ -24,8 +31,22 @@ void cli_bind_option(struct cli_args *a, void *values)
     }
     v->name[v->n] = s;
     v->len[v->n] = (size_t)(eq - s);
-    v->value[v->n++] = value;
+    v->high[v->n] = high;
+    v->value[v->n++] = low;
     a->failed = false;
+}
+
+static bool set_symbol(struct graph *g, uint32_t symbol, int64_t low, int64_t high, struct err *e)
+{
+    struct symbol *s = &g->symbols->v[symbol];
+    if (low == high)
+        return graph_symbol_set(g, symbol, low, e);
+    if (low < s->low || high > s->high)
+        return err_set(e, KL_ERR_SHAPE, "graph @%s: symbol %s cannot be %" PRId64 "..%" PRId64 ": its bounds are "
+                       "%" PRId64 "..%" PRId64, g->name, s->name, low, high, s->low, s->high);
+    s->low = low;
+    s->high = high;
+    return true;
 }
 
 bool cli_set_symbols(struct graph *g, const struct cli_values *v)
@@ -39,7 +60,7 @@ bool cli_set_symbols(struct graph *g, const struct cli_values *v)
             cli_error("--bind: the graph has no symbol '%.*s'", (int)v->len[i], v->name[i]);
             return false;
         }
-        if (!graph_symbol_set(g, symbol, v->value[i], &e)) {
+        if (!set_symbol(g, symbol, v->value[i], v->high[i], &e)) {
             cli_error("%s", e.msg);
             return false;
         }

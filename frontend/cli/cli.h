@@ -78,7 +78,7 @@ struct cli_values {
     unsigned n;
     const char *name[MAX_SYMBOLS];
     size_t len[MAX_SYMBOLS];
-    int64_t value[MAX_SYMBOLS];
+    int64_t value[MAX_SYMBOLS], high[MAX_SYMBOLS]; /* the same but for --bind NAME=VALUE..HIGH */
     bool some; /* for several graphs, each of which has some of the symbols */
 };
 /* takes the value of --bind, or reports and sets a->failed; values: a struct cli_values */

@@ -61,7 +61,7 @@ const struct cli_command cli_commands[] = {
      "      be compared",
      cli_check},
     {"compile", "FILE.. -o FILE.o --header FILE.h [--emit object|c] [--prefix NAME] [--target TARGET]\n"
-     "           [--bind SYMBOL=NUMBER] [--unfused] [--schedules FILE] [--weights inside|file]",
+     "           [--bind SYMBOL=NUMBER or LOW..HIGH] [--unfused] [--schedules FILE] [--weights inside|file]",
      "compile graphs to an object that runs without Kiln's compiler, linked with libkiln-aot.a, or with --emit c\n"
      "      to one C99 file (-o FILE.c) that needs nothing and has its declarations, too; a model's weights are in\n"
      "      it, or with --weights file beside it, in FILE.weights; TARGET, which may also be given by --cpu: baseline\n"

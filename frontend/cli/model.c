@@ -4,6 +4,7 @@
 #include "frontend/export/export.h"
 #include "frontend/frontend.h"
 #include "ir/text/text.h"
+#include <inttypes.h>
 #include <string.h>
 
 enum { VALUES_MAX = 256 };
@@ -165,7 +166,10 @@ static bool symbol_known(const struct cli_values *v, const char *name, int64_t *
 {
     for (unsigned i = 0; i < v->n; i++)
         if (strlen(name) == v->len[i] && !memcmp(name, v->name[i], v->len[i]))
-            return *value = v->value[i], true;
+            return *value = v->value[i],
+                   v->high[i] == v->value[i] ||
+                       !cli_error("--bind %s: a length of a model has one value, not %" PRId64 "..%" PRId64, name,
+                                  v->value[i], v->high[i]);
     return false;
 }
 
@@ -198,7 +202,8 @@ static bool model_shapes(struct cli_model *c, const struct cli_values *values)
             if (s && !symbol_known(&c->values, s, &v) && c->values.n < MAX_SYMBOLS) {
                 c->values.name[c->values.n] = s;
                 c->values.len[c->values.n] = strlen(s);
-                c->values.value[c->values.n++] = a->array.shape.dim[k];
+                c->values.value[c->values.n] = c->values.high[c->values.n] = a->array.shape.dim[k];
+                c->values.n++;
             }
         }
     }
