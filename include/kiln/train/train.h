@@ -14,8 +14,8 @@ extern "C" {
 /* ---- metrics ---- */
 
 /* logits: [N, C] floats  labels: integers [N]  ->  f32 []: the fraction of rows whose label is among the k classes
- * with the largest logits.  Of equal logits the one with the lower index counts as larger.  Labels
- * (<kiln/nn.h>): KL_IGNORED_LABEL is not counted, another outside of 0..C-1 counts as wrong.
+ * with the largest logits.  Of equal logits the one with the lower index counts as larger.  A label outside of
+ * 0..C-1 counts as wrong.
  * [ARGUMENT: k below 1; SHAPE; TYPE] */
 KL_API_AT kl_tensor kl_metric_topk(kl_tensor logits, kl_tensor labels, int64_t k);
 KL_API_AT kl_tensor kl_metric_accuracy(kl_tensor logits, kl_tensor labels); /* topk with k = 1 */
