@@ -8,7 +8,7 @@
  * may be one kernel (fuse_rules.c) are in a priority queue, ordered by the bytes that fusing them saves.  The best pair
  * is fused first.  A score is recomputed when its candidate is taken from the queue.
  * 3.  Rejected candidates are tried again after all others, because a group on an indirect path between the two may
- * have been fused with one of them.
+ * have been fused with one of them; row kernels take along what is on such a path if these are values of rows.
  * 4.  Values that are cheaper to recompute than to store get copies (fuse_remat.c), and steps 1 to 3 are repeated.
  * 5.  Independent updates become parts of one kernel (fuse_parts.c). */
 #include "fuse.h"

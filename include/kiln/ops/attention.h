@@ -18,7 +18,7 @@ typedef struct kl_attention_options {
  * and of the past and v.  Where H is a multiple of G (grouped heads), each head of k and v serves H / G adjacent heads
  * of q.  keys and values, unless NULL: new handles for the past and k, the past and v, which are the next past.  With a
  * mask of floats the L x M scores are stored; what has the score -infinity has no weight, a row of such scores gives
- * zeros.  options NULL: all zero.  [SHAPE, TYPE] */
+ * zeros.  There keys and values have to be finite: NaN + -infinity is NaN.  options NULL: all zero.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_attention_with(kl_tensor q, kl_tensor k, kl_tensor v, const kl_attention_options *options,
                                       kl_tensor *keys, kl_tensor *values);
 
