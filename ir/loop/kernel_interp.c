@@ -271,18 +271,18 @@ static bool run_block(struct machine *m, val loop)
     phase_begin_block(m);
     m->interval++;
     for (bool done = false; !done;) {
-        bool moved = false;
+        m->moved = false;
         done = true;
         for (uint32_t x = 0; x < n; x++) {
             struct thread *t = &m->thread[x];
             val from = t->pc;
             if (!t->waits && t->pc < end && !run_thread(m, t, end))
                 return false;
-            moved |= t->pc != from;
+            m->moved |= t->pc != from;
             done &= t->pc == end;
         }
-        moved |= !done && pass_barrier(m, n);
-        if (!done && !moved)
+        m->moved |= !done && pass_barrier(m, n);
+        if (!done && !m->moved)
             return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: all threads of a block wait for each other",
                            m->k->name);
     }

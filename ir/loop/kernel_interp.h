@@ -34,12 +34,12 @@ struct thread {
     uint32_t announcing;          /* the barrier of its last ARRIVE */
 };
 
-/* The last accesses of one kind to an element. turn and interval count up over a whole run; 0: none.  For loads and
- * updates, turn is the first one of this phase: iterations run in order, so all accesses are by the last iteration only
- * if the first one is. */
+/* The last accesses of one kind to an element.  iteration and interval count up over a whole run; 0: none.  For loads
+ * and updates, iteration is the first one of this phase: iterations run in order, so all accesses are by the last
+ * iteration only if the first one is. */
 struct last_access { int64_t iteration, interval; int32_t by; };
 enum { IN_FLIGHT = -1, BY_SEVERAL = -2 }; /* by, if no thread */
-/* multiplying: factors of unfinished products that have the element, in iteration `turn` of a grid loop. */
+/* multiplying: factors of unfinished products that have the element, in that iteration of a grid loop. */
 struct mark {
     struct last_access stored, updated, loaded;
     int64_t iteration;
@@ -66,6 +66,7 @@ struct machine {
     /* counts iterations of parallel and grid loops; the first one of this phase */
     int64_t iteration, phase_iteration;
     int64_t interval;             /* counts the intervals between barriers */
+    bool moved;                   /* a thread of the block has gone on since all were last run */
     int64_t lo, hi;               /* the iterations of this phase to run */
     uint32_t *barrier_at, nbarrier; /* per buffer of phases: its first barrier; of all buffers */
     struct barrier *barrier;

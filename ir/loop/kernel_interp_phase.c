@@ -158,8 +158,10 @@ bool phase_await(struct machine *m, struct thread *t, val v, bool *ready)
         return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u waits for %" PRId64 " phases of a barrier that has "
                        "completed %" PRIu64, m->k->name, v, (int64_t)n, done);
     *ready = done == n;
-    if (*ready)
+    if (*ready) {
         t->awaited[number] = n;
+        m->moved = true; /* it may come back to the same instruction, in the next iteration of a loop */
+    }
     return true;
 }
 
