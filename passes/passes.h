@@ -81,7 +81,8 @@ bool dot_sweeps(const struct graph *g, ref r);
 /* ---- fuse_rows.c ---- */
 struct row_space { int64_t rows, length; };
 enum { MAX_ROW_REDUCES = 8 };     /* in one kernel */
-/* Does r reduce whole rows, the last axes in one chunk of lanes? Sets their axes and length. */
+/* Does r reduce whole rows, the last axes, in one chunk of lanes or in several of whole vectors?  Sets their number and
+ * length. */
 bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
 
 /* ---- fuse_explain.c ----

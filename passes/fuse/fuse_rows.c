@@ -29,8 +29,10 @@ bool reduce_rows(const struct graph *g, ref r, struct row_space *s)
             return false;
         *(reduced ? &s->length : &s->rows) *= in->dim[d];
     }
+    uint64_t chunk = n->attr.reduce.chunk;
     return s->rows > 0 && s->length > 1 &&
-           ((uint64_t)s->length <= n->attr.reduce.chunk || (!g->symbols && s->length <= LONGEST));
+           ((uint64_t)s->length <= chunk ||
+            (!g->symbols && s->length <= LONGEST && chunk % n->attr.reduce.lanes == 0));
 }
 
 /* Is v, of full size, a value of rows repeated along the row? There must be exactly one expand on the way, and it

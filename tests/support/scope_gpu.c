@@ -122,7 +122,8 @@ struct graph *scope_attention_units(struct digits *d)
 /* A few rows with a matrix that is read once; its elements may be computed from smaller ones. */
 struct graph *scope_skinny(struct digits *d)
 {
-    static const int64_t lengths[] = {4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 66};
+    static const int64_t lengths[] = {4,  7,  8,  9,  15, 16, 17,  31,  32,  33, 63,
+                                      64, 65, 66, 72, 96, 127, 128, 130, 256, 260};
     struct graph *g = graph_new("skinny");
     int64_t m = 1 + (int64_t)digit(d, 8), n = DIGIT_OF(d, lengths), k = DIGIT_OF(d, lengths);
     unsigned dtype = any_dtype[digit(d, 4)];
@@ -131,7 +132,7 @@ struct graph *scope_skinny(struct digits *d)
                                                                                 : (int64_t[]){k, n});
     struct shape half = b, row = shape_make(2, (int64_t[]){transposed ? n : 1, transposed ? 1 : n});
     union attr at = {.dot = {.ncon = 1, .con_a = 1, .con_b = transposed}};
-    uint64_t form = digit(d, 4);
+    uint64_t form = digit(d, 4), block = digit(d, 4);
     ref w = gpu_input(g, form == 1 || form == 2 ? KL_I8 : dtype, &b);
     if (form == 1)
         w = n_cast(g, w, dtype);
@@ -147,6 +148,7 @@ struct graph *scope_skinny(struct digits *d)
         w = n_cast(g, n_reshape(g, n_concat(g, (ref[]){low, high}, 2, 2), &b), dtype);
     }
     ref y = n_dot(g, gpu_input(g, dtype, &a), w, &at);
+    scope_set_block(g, y, block);
     struct shape all = *node_shape(g, y);
     graph_output(g, OUT_RETURN, digit(d, 2) ? y : n_add(g, y, gpu_input(g, dtype, &all)), 0);
     return g;

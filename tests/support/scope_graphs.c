@@ -211,6 +211,12 @@ struct graph *scope_reduce(struct digits *d)
     return g;
 }
 
+/* A reduction of the rows of a matrix. */
+static ref reduced(struct graph *g, uint64_t order, enum op op, ref x)
+{
+    return ordered(g, n_reduce(g, op, x, 2), order);
+}
+
 /* Several reductions over the same rows. */
 struct graph *scope_rows(struct digits *d)
 {
@@ -218,21 +224,21 @@ struct graph *scope_rows(struct digits *d)
     int64_t rows = DIGIT_OF(d, more), length = DIGIT_OF(d, long_rows);
     struct shape s = shape_make(2, (int64_t[]){rows, length});
     unsigned dtype = digit(d, 2) ? KL_F32 : KL_F16;
-    uint64_t form = digit(d, 4);
-    ref x = scope_operand(g, d, dtype, &s), max = n_reduce(g, OP_reduce_max, x, 2), y;
+    uint64_t form = digit(d, 4), order = digit(d, 5);
+    ref x = scope_operand(g, d, dtype, &s), max = reduced(g, order, OP_reduce_max, x), y;
     if (form == 0) {
         ref e = n_exp(g, n_sub(g, x, n_expand(g, max, &s)));
-        y = n_div(g, e, n_expand(g, n_reduce(g, OP_sum, e, 2), &s));
+        y = n_div(g, e, n_expand(g, reduced(g, order, OP_sum, e), &s));
     } else if (form == 1) {
-        ref off = n_sub(g, x, n_expand(g, n_reduce(g, OP_sum, x, 2), &s));
-        y = n_mul(g, off, n_expand(g, n_reduce(g, OP_sum, n_mul(g, off, off), 2), &s));
+        ref off = n_sub(g, x, n_expand(g, reduced(g, order, OP_sum, x), &s));
+        y = n_mul(g, off, n_expand(g, reduced(g, order, OP_sum, n_mul(g, off, off)), &s));
     } else if (form == 2) {
-        ref sum = n_reduce(g, OP_sum, n_mul(g, x, n_expand(g, max, &s)), 2);
+        ref sum = reduced(g, order, OP_sum, n_mul(g, x, n_expand(g, max, &s)));
         graph_output(g, OUT_RETURN, max, 0);
         y = n_sub(g, sum, max);
     } else {
-        ref z = n_sub(g, x, n_expand(g, n_reduce(g, OP_reduce_min, x, 2), &s));
-        graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, z, 2), 0);
+        ref z = n_sub(g, x, n_expand(g, reduced(g, order, OP_reduce_min, x), &s));
+        graph_output(g, OUT_RETURN, reduced(g, order, OP_sum, z), 0);
         y = n_add(g, z, n_expand(g, max, &s));
     }
     graph_output(g, OUT_RETURN, y, 0);
@@ -302,7 +308,9 @@ struct graph *scope_sort(struct digits *d)
 const struct scope_family scope_families[] = {
     {"map", scope_map, 3, false}, {"move", scope_move, 1, false}, {"reduce", scope_reduce, 4, false},
     {"rows", scope_rows, 2, false}, {"dot", scope_dot, 4, false}, {"dot_runs", scope_dot_runs, 4, false},
-    {"skinny", scope_skinny, 3, false}, {"bytes", scope_bytes, 1, false}, {"windows", scope_windows, 4, false},
+    {"sweep", scope_sweep, 1, false},
+    {"skinny", scope_skinny, 3, false}, {"skinny_gpu", scope_skinny, 1, true}, {"bytes", scope_bytes, 1, false},
+    {"windows", scope_windows, 4, false},
     {"conv", scope_conv, 4, false}, {"attention", scope_attention, 3, false}, {"scatter", scope_scatter, 1, false},
     {"gather", scope_gather, 1, false}, {"scan", scope_scan, 1, false}, {"sort", scope_sort, 1, false},
     {"transpose", scope_transpose, 1, true}, {"levels", scope_levels, 1, true}, {"units", scope_units, 1, true},

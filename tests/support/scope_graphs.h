@@ -13,9 +13,12 @@ int64_t digit_of(struct digits *d, const int64_t *list, unsigned n);
 
 /* An operand of this shape, made by a view or a computation from an input: the kind and the axis are digits. */
 ref scope_operand(struct graph *g, struct digits *d, unsigned dtype, const struct shape *s);
+/* Sets one of four blocks of the contraction, which pass numerics would write only for long ones; 0: none. */
+void scope_set_block(struct graph *g, ref dot, uint64_t which);
 
 typedef struct graph *scope_make(struct digits *d);
-scope_make scope_map, scope_move, scope_reduce, scope_rows, scope_dot, scope_dot_runs, scope_bytes, scope_windows,
+scope_make scope_map, scope_move, scope_reduce, scope_rows, scope_dot, scope_dot_runs, scope_sweep, scope_bytes,
+    scope_windows,
     scope_conv, scope_attention, scope_scatter, scope_gather, scope_scan, scope_sort, scope_transpose, scope_levels,
     scope_units, scope_channels, scope_attention_units, scope_skinny;
 /* share: graphs of it among all; on_gpu: on processors it is what other families are, too */

@@ -8,8 +8,7 @@ static const unsigned product_dtypes[] = {KL_F32, KL_BF16, KL_F64, KL_F16, KL_I3
 
 /* ---- products ---- */
 
-/* The block of the contraction that pass numerics would write only for long ones. */
-static void set_block(struct graph *g, ref dot, uint64_t which)
+void scope_set_block(struct graph *g, ref dot, uint64_t which)
 {
     static const uint32_t blocks[] = {0, 4, 8, 6};
     if (g->err.code || !blocks[which])
@@ -58,7 +57,7 @@ struct graph *scope_dot(struct digits *d)
     struct shape b = shape_make(3, transposed & 2 ? (int64_t[]){batch, n, k} : (int64_t[]){batch, k, n});
     union attr at = {.dot = {.nbatch = 1, .ncon = 1, .con_a = transposed & 1 ? 1 : 2, .con_b = transposed & 2 ? 2 : 1}};
     ref x = scope_operand(g, d, dtype, &a), y = n_dot(g, x, scope_operand(g, d, dtype, &b), &at);
-    set_block(g, y, block);
+    scope_set_block(g, y, block);
     product_outputs(g, d, y);
     return g;
 }
@@ -95,15 +94,45 @@ struct graph *scope_dot_runs(struct digits *d)
             y = n_permute(g, y, (uint8_t[KL_MAX_RANK]){0, 1, 3, 2});
     }
     ref z = n_dot(g, x, y, &at);
-    set_block(g, z, block);
+    scope_set_block(g, z, block);
     product_outputs(g, d, z);
+    return g;
+}
+
+/* Enough rows and columns for a task that computes whole rows, whose long epilogue, a step of Adam, is computed during
+ * the products of the next tile or after all of them. */
+struct graph *scope_sweep(struct digits *d)
+{
+    static const int64_t heights[] = {127, 128, 129, 139, 140, 143, 144}, widths[] = {63, 64, 65, 79, 80, 96, 97};
+    static const int64_t lengths[] = {8, 15, 16, 17, 31, 32, 47, 48, 49, 56, 57};
+    struct graph *g = graph_new("sweep");
+    int64_t m = DIGIT_OF(d, heights), n = DIGIT_OF(d, widths), k = DIGIT_OF(d, lengths);
+    unsigned dtype = product_dtypes[digit(d, 4)];
+    bool transposed = digit(d, 2);
+    uint64_t block = digit(d, 4), computed = digit(d, 3);
+    struct shape a = shape_make(2, transposed ? (int64_t[]){k, m} : (int64_t[]){m, k});
+    struct shape b = shape_make(2, (int64_t[]){k, n}), all = shape_make(2, (int64_t[]){m, n});
+    union attr at = {.dot = {.ncon = 1, .con_a = transposed ? 0 : 1, .con_b = 0}};
+    ref x = product_input(g, dtype, &a), y = product_input(g, dtype, &b);
+    if (!computed)
+        x = n_mul(g, x, n_k(g, x, 2));
+    ref dw = n_dot(g, x, y, &at);
+    scope_set_block(g, dw, block);
+    ref w = n_state(g, dtype, &all, "w"), mean = n_state(g, dtype, &all, "m"), square = n_state(g, dtype, &all, "v");
+    ref next = n_add(g, mean, n_mul(g, n_sub(g, dw, mean), n_k(g, dw, 0.5)));
+    ref next_square = n_add(g, square, n_mul(g, n_sub(g, n_mul(g, dw, dw), square), n_k(g, dw, 0.25)));
+    ref root = n_add(g, n_sqrt(g, n_abs(g, next_square)), n_k(g, dw, 1));
+    graph_output(g, OUT_ASSIGN, next, 1);
+    graph_output(g, OUT_ASSIGN, next_square, 2);
+    graph_output(g, OUT_ASSIGN, n_sub(g, w, n_div(g, next, root)), 0);
     return g;
 }
 
 struct graph *scope_bytes(struct digits *d)
 {
+    static const int64_t lengths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 257};
     struct graph *g = graph_new("bytes");
-    int64_t m = DIGIT_OF(d, rows), n = DIGIT_OF(d, columns), k = DIGIT_OF(d, steps);
+    int64_t m = DIGIT_OF(d, rows), n = DIGIT_OF(d, columns), k = DIGIT_OF(d, lengths);
     unsigned first = digit(d, 2) ? KL_U8 : KL_I8, second = digit(d, 2) ? KL_U8 : KL_I8;
     bool transposed = digit(d, 2);
     struct shape a = shape_make(2, (int64_t[]){m, k}), b = shape_make(2, transposed ? (int64_t[]){n, k}
@@ -153,7 +182,7 @@ static ref convolution(struct graph *g, ref x, ref w, const struct windows *win,
     }
     union attr at = {.dot = {.nbatch = 1, .ncon = 1, .batch_b = 1, .con_a = 2, .con_b = 2}};
     ref y = n_dot(g, w, x, &at);
-    set_block(g, y, block);
+    scope_set_block(g, y, block);
     uint8_t perm[KL_MAX_RANK] = {2, 0, 1};
     struct shape out = {.rank = 2 + n, .dim = {s.dim[0], groups * filters}};
     for (uint32_t i = 0; i < n; i++) {
@@ -226,14 +255,14 @@ struct graph *scope_attention(struct digits *d)
 {
     static const int64_t queries[] = {1, 2, 3, 4, 5, 8, 9, 17}, keys[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 65},
                          depths[] = {1, 2, 3, 4, 5, 8, 9, 16, 17};
-    static const uint32_t blocks[] = {0, 8, 16};
+    static const uint32_t blocks[] = {0, 8, 16, 5};
     struct graph *g = graph_new("attention");
     int64_t batch = 1 + (int64_t)digit(d, 2), l = DIGIT_OF(d, queries), m = DIGIT_OF(d, keys), e = DIGIT_OF(d, depths),
             v = DIGIT_OF(d, depths);
     unsigned dtype = product_dtypes[digit(d, 4)];
     uint64_t seen = digit(d, 3), form = digit(d, 4);
     bool causal = digit(d, 2);
-    uint32_t block = blocks[digit(d, 3)];
+    uint32_t block = blocks[digit(d, 4)];
     struct shape sq = shape_make(3, (int64_t[]){batch, l, e}), sk = shape_make(3, (int64_t[]){batch, m, e}),
                  sv = shape_make(3, (int64_t[]){batch, m, v}),
                  see = shape_make(3, (int64_t[]){batch, l, seen == 1 ? m : 2});
