@@ -200,7 +200,7 @@ bool dump_to_file(const struct graph *captured, const struct dump_request *r, co
 struct dumped_name {
     struct dumped_name *next;
     atomic_uint programs;
-    char trace[64];
+    char trace[];
 };
 static _Atomic(struct dumped_name *) dumped_names;
 
@@ -216,9 +216,10 @@ static unsigned dump_number(const char *trace)
             mem_free(own);
             return atomic_fetch_add(&n->programs, 1) + 1;
         }
-        if (!own && !(own = mem_alloc(sizeof *own)))
+        size_t bytes = strlen(trace) + 1;
+        if (!own && !(own = mem_alloc(sizeof *own + bytes)))
             return 0;
-        snprintf(own->trace, sizeof own->trace, "%s", trace);
+        memcpy(own->trace, trace, bytes);
         own->next = first;
         if (atomic_compare_exchange_strong(&dumped_names, &first, own))
             own = NULL;
