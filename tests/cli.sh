@@ -6,34 +6,7 @@
 kiln=$1/kiln
 every=${2:-1}
 tests=$(dirname "$0")
-tmp=$(mktemp -d)
-trap 'rm -r "$tmp"' EXIT
-passed=0 failed=0
-
-# check NAME EXIT PATTERN COMMAND...: the exit code, and a pattern somewhere in stdout or stderr, but no line of Kiln's
-# own source as the place of an error
-check() {
-    name=$1 code=$2 pattern=$3
-    shift 3
-    "$@" >"$tmp/out" 2>&1 </dev/null
-    got=$?
-    if [ "$got" -eq "$code" ] && grep -qe "$pattern" "$tmp/out" &&
-        ! grep -q '^\(kiln: \)\{0,1\}[^ ]*\(frontend\|runtime\|ir\)/[a-z_/]*\.[ch]:[0-9]*: ' "$tmp/out"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $name: exit $got, expected $code and '$pattern' in:"
-        sed 's/^/    /' "$tmp/out"
-    fi
-}
-
-# float array file: npy FILE SHAPE BYTES
-npy() {
-    header=$(printf "{'descr': '<f4', 'fortran_order': False, 'shape': (%s), }" "$2")
-    printf '\223NUMPY\001\000\166\000%-117s\n' "$header" >"$1"
-    printf "$3" >>"$1"
-}
-one='\000\000\200\077' two='\000\000\000\100'
+. "$tests/cli_check.sh"
 
 cat >"$tmp/step.kir" <<'END'
 graph @step {
@@ -767,37 +740,6 @@ else
     check 'a model cut off' 1 'it is damaged or cut off' sh -c "head -c 60 '$tmp/neg.onnx' >'$tmp/cut.onnx'; \
         '$kiln' opt '$tmp/cut.onnx'"
 fi
-
-# the log, as the environment asks for it
-npy "$tmp/three.npy" 3, "$one$two$one"
-logged() { # logged SETTING: a graph is run that no cache has
-    env KILN_LOG="$1" KILN_CACHE_DIR=none "$kiln" run "$tmp/sum.kir" --device cpu --input x="$tmp/three.npy"
-}
-check 'a log' 0 '^kiln: debug: kernel ' logged debug
-check 'a log of less' 0 '^kiln: info: ' logged info
-cp "$tmp/out" "$tmp/before"
-check 'no kernels in it' 1 '^0$' grep -c 'kiln: debug' "$tmp/before"
-check 'a log in a file' 0 '' logged "debug:$tmp/log"
-cp "$tmp/out" "$tmp/before"
-check 'nothing of it on stderr' 1 '^0$' grep -c 'kiln: ' "$tmp/before"
-check 'kernels in it' 0 '^kiln: debug: kernel ' cat "$tmp/log"
-check 'a second process writes behind' 0 '' logged "info:$tmp/log"
-check 'both are there' 0 '^2$' grep -c '^kiln: info: ' "$tmp/log"
-check 'no level' 0 'KILN_LOG=loud: it is not LEVEL or LEVEL:FILE' logged loud
-check 'no file of a log' 0 'KILN_LOG=warn:/nowhere/log: the file cannot be written: No such' logged warn:/nowhere/log
-
-# values of the environment that mean nothing
-check 'no number of threads' 0 'kiln: KILN_THREADS=abc: it is not a number from 1 to' env KILN_THREADS=abc "$kiln" \
-    ops add
-check 'an unknown stage' 0 'kiln: KILN_DUMP=captured,nostage: "nostage" is neither a stage' \
-    env KILN_DUMP=captured,nostage "$kiln" ops add
-check 'a folder that cannot be made' 0 'kiln: KILN_DUMP_DIR=/nowhere/at/all: there is no such folder' \
-    env KILN_DUMP_DIR=/nowhere/at/all "$kiln" ops add
-check 'no switch' 0 'kiln: KILN_FUSE=yes: it is neither 0 nor 1' env KILN_FUSE=yes "$kiln" ops add
-check 'a check that is none' 0 'kiln: KILN_CHECK=1,none: "none" is none of' env KILN_CHECK=1,none "$kiln" ops add
-check 'schedules that are not there' 0 'kiln: KILN_SCHEDULES=/nowhere: cannot open /nowhere: No such file' \
-    env KILN_SCHEDULES=/nowhere "$kiln" ops add
-check 'a misspelt variable' 0 'kiln: KILN_THREAD is no variable that Kiln reads' env KILN_THREAD=2 "$kiln" ops add
 
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]
