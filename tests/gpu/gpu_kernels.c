@@ -19,16 +19,17 @@ static bool grow_index(struct kernel_set *s)
 }
 
 /* Tiles that are too large for a thread have no text; loads of several adjacent elements and updates in place of
- * windows are for processors. */
+ * windows are for processors, barriers with phases for GPUs that copy panels (gpu_products, gpu_attention). */
 static bool has_text(const struct kernel *k)
 {
     unsigned subgroup = 1;
     for (val v = 1; v < k->ninst; v++) {
         if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_BLOCK && k->inst[v].rows)
             subgroup = k->inst[v].rows;
-        if (k->inst[v].op == L_ALIAS || (k->inst[v].op == L_LOAD && load_elements(k, &k->inst[v]) > 1))
+        unsigned op = k->inst[v].op;
+        if (op == L_ALIAS || (op == L_LOAD && load_elements(k, &k->inst[v]) > 1))
             return false;
-        if (k->inst[v].rows * k->inst[v].cols > 256u * subgroup)
+        if (op == L_ARRIVE || op == L_AWAIT || k->inst[v].rows * k->inst[v].cols > 256u * subgroup)
             return false;
     }
     return true;
