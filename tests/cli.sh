@@ -21,14 +21,6 @@ graph @step {
   return %u
 }
 END
-cat >"$tmp/sum.kir" <<'END'
-graph @sum {
-  %x = input 0 "x" : f32[3]
-  %dead = neg %x : f32[3]
-  %s = sum %x axes(0) : f32[1]
-  return %s
-}
-END
 cat >"$tmp/sizes.kir" <<'END'
 graph @sizes {
   symbol n 1..64

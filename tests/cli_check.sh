@@ -1,5 +1,5 @@
 # Read by the tests of the command with `.`: a folder that is removed at the end, numbers of what passed and failed, and
-# check.
+# check; a graph of two ops.
 tmp=$(mktemp -d)
 trap 'rm -r "$tmp"' EXIT
 passed=0 failed=0
@@ -28,3 +28,12 @@ npy() {
     printf "$3" >>"$1"
 }
 one='\000\000\200\077' two='\000\000\000\100'
+
+cat >"$tmp/sum.kir" <<'END'
+graph @sum {
+  %x = input 0 "x" : f32[3]
+  %dead = neg %x : f32[3]
+  %s = sum %x axes(0) : f32[1]
+  return %s
+}
+END

@@ -5,15 +5,6 @@
 kiln=$1/kiln
 . "$(dirname "$0")/cli_check.sh"
 
-cat >"$tmp/sum.kir" <<'END'
-graph @sum {
-  %x = input 0 "x" : f32[3]
-  %dead = neg %x : f32[3]
-  %s = sum %x axes(0) : f32[1]
-  return %s
-}
-END
-
 # ---- the log ----
 npy "$tmp/three.npy" 3, "$one$two$one"
 logged() { # logged SETTING: a graph is run that no cache has
