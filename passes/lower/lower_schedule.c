@@ -315,7 +315,7 @@ static bool shared_phases_legal(const struct lowering *w, int64_t bytes, const s
                            width);
 }
 
-enum { SCATTER_BYTES = GPU_SORT_OWN * 2 * sizeof(int32_t) };    /* of a thread: keys and their places */
+enum { SCATTER_BYTES = GPU_SORT_OWN * 2 * sizeof(int32_t) };    /* of a thread: keys and their indices */
 
 bool gpu_scatter_fits(struct scatter_facts *f)
 {

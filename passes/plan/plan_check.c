@@ -527,8 +527,7 @@ bool program_check(const struct program *p, struct err *e) { return program_chec
 bool program_check_for(const struct program *p, const uint64_t *slot, struct err *e)
 {
     struct check c = {.p = p, .e = e, .slot = slot};
-    bool places = p->layout && p->layout->n;
-    c.arena = places ? layout_offsets(p, slot, c.place) : 0;
+    c.arena = p->layout && p->layout->n ? layout_offsets(p, slot, c.place) : 0;
     c.written = mem_alloc(p->g->nout + 1);
     c.gone = mem_alloc(p->g->state.n + 1);
     bool ok = c.written && c.gone;

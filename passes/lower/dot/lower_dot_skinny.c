@@ -488,13 +488,11 @@ static void skinny_tasks(struct dot *d, const struct skinny *s)
 
 void dot_skinny_emit(struct dot *d, const struct schedule *schedule)
 {
-    struct skinny_order order;
+    const struct skinny_order *o = &d->order;
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    if (!dot_skinny_order(d, &order))
-        return; /* out of memory */
-    struct skinny s = {.d = d, .along_k = order.along_k, .source = order.source, .element = order.element,
-                     .packed = order.packed, .each = schedule->dot_skinny.each, .step = schedule->dot_skinny.step,
+    struct skinny s = {.d = d, .along_k = o->along_k, .source = o->source, .element = o->element,
+                     .packed = o->packed, .each = schedule->dot_skinny.each, .step = schedule->dot_skinny.step,
                      .ahead = schedule->dot_skinny.ahead, .strip = schedule->dot_skinny.strip};
     d->mr = schedule->dot_skinny.mr;
     d->nr = schedule->dot_skinny.nr;
