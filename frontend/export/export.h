@@ -1,7 +1,7 @@
 /* Writing graphs as ONNX models: functions that the files of this folder share. */
 #ifndef KILN_EXPORT_H
 #define KILN_EXPORT_H
-#include "ir/ir.h"
+#include "traced_graph.h"
 
 /* ---- protobuf.c: messages as bytes ---- */
 struct proto { uint8_t *v; size_t n, cap; bool failed; }; /* failed: out of memory */

@@ -207,7 +207,7 @@ static void put_model(struct proto *graph, struct proto *model)
 void export_append(struct proto *to, const struct proto *fields)
 {
     to->failed |= fields->failed;
-    uint8_t *v = mem_alloc(to->n + fields->n + 1);
+    uint8_t *v = kl_memory_alloc(to->n + fields->n + 1);
     if (!v) {
         to->failed = true;
         return;
@@ -216,7 +216,7 @@ void export_append(struct proto *to, const struct proto *fields)
         memcpy(v, to->v, to->n);
     if (fields->n)
         memcpy(v + to->n, fields->v, fields->n);
-    mem_free(to->v);
+    kl_memory_free(to->v);
     *to = (struct proto){v, to->n + fields->n, to->n + fields->n + 1, to->failed};
 }
 
@@ -242,7 +242,7 @@ static void put_onnx_graph(struct exporter *x, uint32_t nin, const char *const *
 bool export_nodes(struct exporter *x)
 {
     const struct graph *g = x->g;
-    bool *needed = mem_alloc(g->nnode), ok = needed || err_set(x->e, KL_ERR_MEMORY, "out of memory");
+    bool *needed = kl_memory_alloc(g->nnode), ok = needed || err_set(x->e, KL_ERR_MEMORY, "out of memory");
     for (uint32_t i = 0; i < g->nout && ok; i++)
         needed[g->out[i].value] = true;
     for (ref r = g->nnode; ok && r-- > 1;)
@@ -252,7 +252,7 @@ bool export_nodes(struct exporter *x)
         x->now = r;
         ok = !needed[r] || (export_op(x, r) && !x->e->code);
     }
-    mem_free(needed);
+    kl_memory_free(needed);
     return ok;
 }
 
@@ -261,7 +261,7 @@ bool export_model(const struct graph *g, uint32_t nin, const char *const *in_nam
 {
     uint32_t regions = 0;
     struct value_types types = {0};
-    struct exporter x = {.g = g, .name = mem_alloc(g->nnode * sizeof *x.name), .e = e, .regions = &regions,
+    struct exporter x = {.g = g, .name = kl_memory_alloc(g->nnode * sizeof *x.name), .e = e, .regions = &regions,
                          .types = &types};
     struct proto graph = {0};
     if (x.name)
@@ -271,7 +271,7 @@ bool export_model(const struct graph *g, uint32_t nin, const char *const *in_nam
         put_model(&graph, model);
     }
     bool room = x.name && !model->failed && !graph.failed;
-    mem_free(x.name);
+    kl_memory_free(x.name);
     export_types_free(&types);
     proto_free(&x.nodes);
     proto_free(&x.initializers);

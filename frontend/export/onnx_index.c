@@ -31,7 +31,7 @@ static struct value_name window_index(struct exporter *x, ref start, int64_t cou
 {
     struct value_name first = limited_index(x, start, length - count), out = export_fresh(x);
     struct shape s = shape_make(1, &count);
-    int64_t *v = mem_alloc(((size_t)count + 1) * sizeof *v);
+    int64_t *v = kl_memory_alloc(((size_t)count + 1) * sizeof *v);
     for (int64_t i = 0; v && i < count; i++)
         v[i] = i;
     if (!v) {
@@ -39,7 +39,7 @@ static struct value_name window_index(struct exporter *x, ref start, int64_t cou
         return first;
     }
     struct value_name from_0 = export_tensor(x, KL_I64, &s, v);
-    mem_free(v);
+    kl_memory_free(v);
     export_node(x, "Add", 2, (const char *const[]){from_0.s, first.s}, out.s, NULL);
     return out;
 }

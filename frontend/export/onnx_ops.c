@@ -221,14 +221,14 @@ static bool export_window(struct exporter *x, ref r, const char *out)
     uint32_t axis = n->attr.window.axis;
     int64_t windows = s->dim[axis], size = n->attr.window.size, perm[KL_MAX_RANK];
     struct shape table = shape_make(2, (int64_t[]){windows, size});
-    int64_t *index = mem_alloc(((size_t)shape_count(&table) + 1) * sizeof *index);
+    int64_t *index = kl_memory_alloc(((size_t)shape_count(&table) + 1) * sizeof *index);
     if (!index)
         return err_set(x->e, KL_ERR_MEMORY, "out of memory");
     for (int64_t i = 0; i < windows; i++)
         for (int64_t k = 0; k < size; k++)
             index[i * size + k] = i * n->attr.window.stride + k * n->attr.window.dilation;
     struct value_name at = export_tensor(x, KL_I64, &table, index), gathered = export_fresh(x);
-    mem_free(index);
+    kl_memory_free(index);
     export_node(x, "Gather", 2, (const char *const[]){export_value(x, n->in[0]), at.s}, gathered.s,
                 (struct attribute[]){{"axis", 0, (int64_t[]){axis}}, {NULL, 0, NULL}});
     for (uint32_t i = 0; i < s->rank; i++)
@@ -261,7 +261,7 @@ static bool export_iota(struct exporter *x, ref r, const char *out)
     for (uint32_t i = 0; i < s->rank; i++)
         row.dim[i] = i == n->attr.axis.axis ? s->dim[i] : 1;
     size_t size = dtype_size(n->dtype);
-    char *v = mem_alloc((size_t)shape_count(&row) * size + 1);
+    char *v = kl_memory_alloc((size_t)shape_count(&row) * size + 1);
     if (!v)
         return err_set(x->e, KL_ERR_MEMORY, "out of memory");
     for (int64_t i = 0; i < shape_count(&row); i++) {
@@ -269,7 +269,7 @@ static bool export_iota(struct exporter *x, ref r, const char *out)
         memcpy(v + (size_t)i * size, &bits, size);
     }
     struct value_name t = export_tensor(x, n->dtype, &row, v), shape = export_ints(x, s->rank, s->dim);
-    mem_free(v);
+    kl_memory_free(v);
     export_node(x, "Expand", 2, (const char *const[]){t.s, shape.s}, out, NULL);
     return true;
 }

@@ -90,7 +90,7 @@ bool export_dot(struct exporter *x, ref r, const char *out)
 static struct value_name causal_mask(struct exporter *x, int64_t queries, int64_t keys)
 {
     struct shape s = shape_make(2, (int64_t[]){queries, keys});
-    uint8_t *unmasked = mem_alloc((size_t)shape_count(&s) + 1);
+    uint8_t *unmasked = kl_memory_alloc((size_t)shape_count(&s) + 1);
     for (int64_t i = 0; unmasked && i < queries; i++)
         for (int64_t k = 0; k < keys; k++)
             unmasked[i * keys + k] = k <= i + keys - queries;
@@ -99,7 +99,7 @@ static struct value_name causal_mask(struct exporter *x, int64_t queries, int64_
         n = export_tensor(x, KL_BOOL, &s, unmasked);
     else
         x->nodes.failed = true;
-    mem_free(unmasked);
+    kl_memory_free(unmasked);
     return n;
 }
 

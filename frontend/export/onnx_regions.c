@@ -11,7 +11,7 @@ struct body_graph {
 
 static bool body_open(struct body_graph *b, struct exporter *outer, const struct graph *g)
 {
-    *b = (struct body_graph){.x = {.g = g, .name = mem_alloc(g->nnode * sizeof *b->x.name), .e = outer->e,
+    *b = (struct body_graph){.x = {.g = g, .name = kl_memory_alloc(g->nnode * sizeof *b->x.name), .e = outer->e,
                                    .made = outer->made, .outer = outer, .regions = outer->regions,
                                    .types = outer->types,
                                    .region = ++*outer->regions}};
@@ -22,7 +22,7 @@ static void body_close(struct body_graph *b, struct exporter *outer)
 {
     outer->made = b->x.made;
     outer->nodes.failed |= b->graph.failed | b->x.nodes.failed | b->x.initializers.failed;
-    mem_free(b->x.name);
+    kl_memory_free(b->x.name);
     proto_free(&b->x.nodes);
     proto_free(&b->x.initializers);
     proto_free(&b->graph);
@@ -84,8 +84,8 @@ static void region_node(struct exporter *x, ref r, const char *op, uint32_t nin,
 {
     const struct node *n = node_at(x->g, r);
     uint32_t nout = region_results(x->g, n);
-    struct value_name *name = mem_alloc((nout + 1) * sizeof *name);
-    const char **out = mem_alloc((nout + 1) * sizeof *out);
+    struct value_name *name = kl_memory_alloc((nout + 1) * sizeof *name);
+    const char **out = kl_memory_alloc((nout + 1) * sizeof *out);
     if (name && out) {
         for (uint32_t i = 0; i < nout; i++)
             name[i] = export_fresh(x);
@@ -98,8 +98,8 @@ static void region_node(struct exporter *x, ref r, const char *op, uint32_t nin,
     } else {
         err_set(x->e, KL_ERR_MEMORY, "out of memory");
     }
-    mem_free(name);
-    mem_free(out);
+    kl_memory_free(name);
+    kl_memory_free(out);
 }
 
 static const char *operand_value(struct exporter *x, const struct node *n, uint32_t i)
@@ -122,7 +122,7 @@ static bool export_scan(struct exporter *x, ref r, const char **in)
     struct value_name count;
     if (!scanned) {
         struct shape all = shape_make(1, &n->attr.region.length), none = shape_make(0, NULL);
-        uint8_t *zeros = mem_alloc((size_t)n->attr.region.length + 1);
+        uint8_t *zeros = kl_memory_alloc((size_t)n->attr.region.length + 1);
         if (!zeros)
             err_set(x->e, KL_ERR_MEMORY, "out of memory");
         else
@@ -131,7 +131,7 @@ static bool export_scan(struct exporter *x, ref r, const char **in)
         export_append(&x->initializers, &b.x.initializers);
         proto_free(&b.x.initializers);
         b.x.initializers = (struct proto){0};
-        mem_free(zeros);
+        kl_memory_free(zeros);
         struct value_name each = export_fresh(&b.x);
         export_value_info(&b.graph, EXPORT_GRAPH_INPUT, each.s, KL_U8, &none);
         in[nin++] = count.s;
@@ -201,7 +201,7 @@ static bool export_while(struct exporter *x, ref r, const char **in)
         body_input(&b, i);
     for (uint32_t i = carried; i < count; i++)
         name_parameter(&b, i, in[2 + i]);
-    const char **next = mem_alloc((count + 1) * sizeof *next);
+    const char **next = kl_memory_alloc((count + 1) * sizeof *next);
     bool ok = (next || err_set(x->e, KL_ERR_MEMORY, "out of memory")) && export_nodes(&b.x);
     for (uint32_t i = 0; ok && i < count; i++)
         next[i] = i < carried ? export_value(&b.x, g->out[i].value) : in[2 + i];
@@ -215,7 +215,7 @@ static bool export_while(struct exporter *x, ref r, const char **in)
         region_node(x, r, "Loop", carried + 2, in, list);
         b.x.made = x->made;
     }
-    mem_free(next);
+    kl_memory_free(next);
     body_close(&b, x);
     return ok && !x->e->code;
 }
@@ -254,9 +254,9 @@ bool export_region(struct exporter *x, ref r)
         return export_refuse(x, r, "an op of the user's own");
     if (n->op == OP_cond)
         return export_cond(x, r);
-    const char **in = mem_alloc((node_nin(n) + 3) * sizeof *in);
+    const char **in = kl_memory_alloc((node_nin(n) + 3) * sizeof *in);
     bool ok = in ? n->op == OP_scan ? export_scan(x, r, in) : export_while(x, r, in)
                  : err_set(x->e, KL_ERR_MEMORY, "out of memory");
-    mem_free(in);
+    kl_memory_free(in);
     return ok;
 }

@@ -84,12 +84,12 @@ static struct value_type *type_slot(const struct value_types *t, const char *nam
 static bool types_grow(struct value_types *t)
 {
     struct value_types more = {.cap = t->cap ? 2 * t->cap : 256, .n = t->n};
-    if (!(more.v = mem_alloc(more.cap * sizeof *more.v)))
+    if (!(more.v = kl_memory_alloc(more.cap * sizeof *more.v)))
         return false;
     for (uint32_t i = 0; i < t->cap; i++)
         if (*t->v[i].name.s)
             *type_slot(&more, t->v[i].name.s) = t->v[i];
-    mem_free(t->v);
+    kl_memory_free(t->v);
     *t = more;
     return true;
 }
@@ -114,7 +114,7 @@ unsigned export_type_of(const struct exporter *x, const char *name)
     return v && *v->name.s ? v->dtype : KL_DTYPE_COUNT;
 }
 
-void export_types_free(struct value_types *t) { mem_free(t->v); }
+void export_types_free(struct value_types *t) { kl_memory_free(t->v); }
 
 /* ---- casts ---- */
 

@@ -8,14 +8,14 @@ static void protobuf_put(struct proto *p, const void *bytes, size_t n)
         size_t cap = p->cap ? p->cap : 256;
         while (cap < p->n + n)
             cap *= 2;
-        uint8_t *v = p->failed ? NULL : mem_alloc(cap);
+        uint8_t *v = p->failed ? NULL : kl_memory_alloc(cap);
         if (!v) {
             p->failed = true;
             return;
         }
         if (p->n)
             memcpy(v, p->v, p->n);
-        mem_free(p->v);
+        kl_memory_free(p->v);
         p->v = v;
         p->cap = cap;
     }
@@ -60,6 +60,6 @@ void proto_message(struct proto *p, unsigned field, struct proto *message)
 
 void proto_free(struct proto *p)
 {
-    mem_free(p->v);
+    kl_memory_free(p->v);
     *p = (struct proto){0};
 }

@@ -1,7 +1,5 @@
 /* Tables of numbers as text: fields between separators, one row a line. */
-#define KL_NO_CALL_SITES
 #include "file_open.h"
-#include <kiln/kiln.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +37,7 @@ static kl_status csv_load(const char *path, char **text, size_t *bytes)
     if (!f) {
         if (fd >= 0)
             close(fd);
-        return fd < 0 ? file_error_report(NULL, "csv_open", &why)
+        return fd < 0 ? file_error_report("csv_open", &why)
                       : kl_failf(NULL, KL_ERR_MEMORY, "csv_open: out of memory for %s", path);
     }
     kl_status s = KL_OK;

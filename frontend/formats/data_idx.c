@@ -214,7 +214,7 @@ kl_status kl_idx_open(const char *path, int rank, const int64_t *dim, kl_idx *ou
                  !out ? "out is NULL" : !path ? "path is NULL" : "rank is larger than KL_MAX_RANK");
     else if (idx_read(out, path, rank, dim, &why))
         return KL_OK;
-    return file_error_report(NULL, NULL, &why);
+    return file_error_report(NULL, &why);
 }
 
 void kl_idx_close(kl_idx *idx)

@@ -1,8 +1,6 @@
 /* Files of tokens, unsigned integers of 1, 2 or 4 bytes, mapped into memory. */
-#define KL_NO_CALL_SITES
 #include "file_open.h"
 #include <errno.h>
-#include <kiln/kiln.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -39,7 +37,7 @@ kl_status kl_tokens_open(const char *path, int width, int64_t skip, kl_tokens *o
     struct file_error why;
     int fd = file_open_read(path, &size, &why);
     if (fd < 0)
-        return file_error_report(NULL, "tokens_open", &why);
+        return file_error_report("tokens_open", &why);
     kl_status s = tokens_map(out, fd, size, path, width, skip);
     close(fd);
     return s;

@@ -36,9 +36,9 @@ static const struct { uint8_t code, bits; } dl_types[KL_DTYPE_COUNT] = {
     [KL_F64] = {DL_FLOAT, 64},
 };
 
-static bool dlpack_fails(const kl_site *site, kl_status code, const char *what, long long number)
+static bool dlpack_fails(kl_status code, const char *what, long long number)
 {
-    kl_failf(site, code, "dlpack: %s (%lld)", what, number);
+    kl_failf(NULL, code, "dlpack: %s (%lld)", what, number);
     return false;
 }
 
@@ -59,19 +59,19 @@ static void given_free(void *g)
 static void delete_versioned(struct DLManagedTensorVersioned *self) { given_free(self->ctx); }
 static void delete_plain(struct DLManagedTensor *self) { given_free(self->ctx); }
 
-static struct dlpack_exported *dlpack_export_struct(const kl_site *site, kl_tensor tensor)
+static struct dlpack_exported *dlpack_export_struct(kl_tensor tensor)
 {
     kl_device device = kl_device_of(tensor);
     kl_device_kind kind = kl_device_kind_of(device);
     int32_t type = kind == KL_DEVICE_CUDA ? DL_CUDA : kind == KL_DEVICE_HIP ? DL_ROCM
                    : kind < KL_DEVICE_KINDS && KL_DEVICES(kind) & KL_DEVICES_HOST ? DL_CPU : 0;
     if (kl_check(tensor) == KL_OK && !type)
-        return dlpack_fails(site, KL_ERR_DEVICE, "it has no such device", kind), NULL;
+        return dlpack_fails(KL_ERR_DEVICE, "it has no such device", kind), NULL;
     struct dlpack_exported *g = calloc(1, sizeof *g);
     if (!g)
-        return dlpack_fails(site, KL_ERR_MEMORY, "out of memory", sizeof *g), NULL;
+        return dlpack_fails(KL_ERR_MEMORY, "out of memory", sizeof *g), NULL;
     struct dl_tensor *t = &g->plain.t;
-    if (!(g->hold = kl_memory_of_at(site, tensor, &t->data))) {
+    if (!(g->hold = kl_memory_of(tensor, &t->data))) {
         free(g);
         return NULL;
     }
@@ -97,14 +97,14 @@ static struct dlpack_exported *dlpack_export_struct(const kl_site *site, kl_tens
     return g;
 }
 
-struct DLManagedTensorVersioned *kl_to_dlpack_at(const kl_site *site, kl_tensor tensor)
+struct DLManagedTensorVersioned *kl_to_dlpack(kl_tensor tensor)
 {
-    struct dlpack_exported *g = dlpack_export_struct(site, tensor);
+    struct dlpack_exported *g = dlpack_export_struct(tensor);
     return g ? &g->versioned : NULL;
 }
-struct DLManagedTensor *kl_to_dlpack_unversioned_at(const kl_site *site, kl_tensor tensor)
+struct DLManagedTensor *kl_to_dlpack_unversioned(kl_tensor tensor)
 {
-    struct dlpack_exported *g = dlpack_export_struct(site, tensor);
+    struct dlpack_exported *g = dlpack_export_struct(tensor);
     return g ? &g->plain : NULL;
 }
 
@@ -125,7 +125,7 @@ static void delete_theirs_plain(void *ctx)
         m->deleter(m);
 }
 
-static bool device_taken(const kl_site *site, const struct dl_tensor *t, kl_device *device)
+static bool device_taken(const struct dl_tensor *t, kl_device *device)
 {
     kl_device_kind kind;
     switch (t->device.type) {
@@ -136,18 +136,18 @@ static bool device_taken(const kl_site *site, const struct dl_tensor *t, kl_devi
         *device = kl_device_enumerate(KL_DEVICES(KL_DEVICE_CPU), 1, cpu) ? cpu[0] : kl_device_ref();
         return true;
     }
-    default: return dlpack_fails(site, KL_ERR_DEVICE, "devices of another kind", t->device.type);
+    default: return dlpack_fails(KL_ERR_DEVICE, "devices of another kind", t->device.type);
     }
     *device = kl_device_get(kind, t->device.id);
-    return device->id || dlpack_fails(site, KL_ERR_DEVICE, kl_last_error(), t->device.id);
+    return device->id || dlpack_fails(KL_ERR_DEVICE, kl_last_error(), t->device.id);
 }
 
-static bool dtype_taken(const kl_site *site, const struct dl_tensor *t, kl_dtype *dtype)
+static bool dtype_taken(const struct dl_tensor *t, kl_dtype *dtype)
 {
     for (*dtype = KL_BOOL; *dtype < KL_DTYPE_COUNT; (*dtype)++)
         if (t->dtype.lanes == 1 && dl_types[*dtype].code == t->dtype.code && dl_types[*dtype].bits == t->dtype.bits)
             return true;
-    return dlpack_fails(site, KL_ERR_TYPE, "elements that Kiln does not have: code, bits, lanes",
+    return dlpack_fails(KL_ERR_TYPE, "elements that Kiln does not have: code, bits, lanes",
                         t->dtype.code * 1000000LL + t->dtype.bits * 1000 + t->dtype.lanes);
 }
 
@@ -183,24 +183,23 @@ static void gather_elements(const struct dl_tensor *t, const char *from, char *t
     }
 }
 
-static kl_tensor take_scattered(const kl_site *site, const struct dl_tensor *t, kl_device device, kl_dtype dtype,
-                                char *data, size_t bytes)
+static kl_tensor take_scattered(const struct dl_tensor *t, kl_device device, kl_dtype dtype, char *data, size_t bytes)
 {
     size_t size = kl_dtype_size(dtype);
     char *copy = t->device.type == DL_CUDA || t->device.type == DL_ROCM ? NULL : malloc(bytes + 1);
     if (!copy) {
         bool host = t->device.type != DL_CUDA && t->device.type != DL_ROCM;
-        dlpack_fails(site, host ? KL_ERR_MEMORY : KL_ERR_SHAPE,
+        dlpack_fails(host ? KL_ERR_MEMORY : KL_ERR_SHAPE,
                      host ? "out of memory" : "elements on a GPU that are not adjacent: make it contiguous first",
                      (long long)bytes);
         return kl_none;
     }
     gather_elements(t, data, copy, (int64_t)(bytes / size), size);
-    return kl_wrap_device_at(site, device, dtype, t->rank, t->dims, copy, free, copy);
+    return kl_wrap_device(device, dtype, t->rank, t->dims, copy, free, copy);
 }
 
 /* *owned: the tensor has taken over the memory and will release it. */
-static kl_tensor dlpack_import_tensor(const kl_site *site, const struct dl_tensor *t, struct taken theirs, bool *owned)
+static kl_tensor dlpack_import_tensor(const struct dl_tensor *t, struct taken theirs, bool *owned)
 {
     kl_device device = {0};
     kl_dtype dtype;
@@ -209,21 +208,21 @@ static kl_tensor dlpack_import_tensor(const kl_site *site, const struct dl_tenso
     size_t bytes;
     static char nothing[64];
     if (t->rank < 0 || t->rank > KL_MAX_RANK || (t->rank && !t->dims))
-        return dlpack_fails(site, KL_ERR_SHAPE, "the number of dimensions", t->rank), kl_none;
-    if (!device_taken(site, t, &device) || !dtype_taken(site, t, &dtype))
+        return dlpack_fails(KL_ERR_SHAPE, "the number of dimensions", t->rank), kl_none;
+    if (!device_taken(t, &device) || !dtype_taken(t, &dtype))
         return kl_none;
     if (!dims_bytes(t->rank, t->dims, kl_dtype_size(dtype), &count, &bytes))
-        return dlpack_fails(site, KL_ERR_SHAPE, "a dimension below 0, or too many elements; dimensions", t->rank),
+        return dlpack_fails(KL_ERR_SHAPE, "a dimension below 0, or too many elements; dimensions", t->rank),
                kl_none;
     char *data = bytes ? (char *)t->data + t->byte_offset : nothing;
     if (bytes && !t->data)
-        return dlpack_fails(site, KL_ERR_ARGUMENT, "data is NULL; bytes", (long long)bytes), kl_none;
+        return dlpack_fails(KL_ERR_ARGUMENT, "data is NULL; bytes", (long long)bytes), kl_none;
     if (!bytes)
-        return kl_zeros_at(site, device, dtype, t->rank, t->dims);
+        return kl_zeros(device, dtype, t->rank, t->dims);
     if (!axes_by_stride(t, axes) || (uintptr_t)data % kl_dtype_size(dtype)) {
         if (t->strides)
-            return take_scattered(site, t, device, dtype, data, bytes);
-        return dlpack_fails(site, KL_ERR_ARGUMENT, "data is not aligned to an element; bytes",
+            return take_scattered(t, device, dtype, data, bytes);
+        return dlpack_fails(KL_ERR_ARGUMENT, "data is not aligned to an element; bytes",
                             (long long)kl_dtype_size(dtype)), kl_none;
     }
     bool moved = false;
@@ -233,36 +232,36 @@ static kl_tensor dlpack_import_tensor(const kl_site *site, const struct dl_tenso
         moved |= axes[i] != i;
     }
     *owned = true;
-    kl_tensor flat = kl_wrap_device_at(site, device, dtype, t->rank, dims, data, theirs.release, theirs.ctx);
+    kl_tensor flat = kl_wrap_device(device, dtype, t->rank, dims, data, theirs.release, theirs.ctx);
     if (!moved)
         return flat;
-    kl_tensor permuted = kl_permute_at(site, flat, back);
-    kl_release_at(site, flat);
+    kl_tensor permuted = kl_permute(flat, back);
+    kl_release(flat);
     return permuted;
 }
 
-kl_tensor kl_from_dlpack_at(const kl_site *site, struct DLManagedTensorVersioned *m)
+kl_tensor kl_from_dlpack(struct DLManagedTensorVersioned *m)
 {
     bool owned = false;
     if (!m)
-        return dlpack_fails(site, KL_ERR_ARGUMENT, "no struct", 0), kl_none;
+        return dlpack_fails(KL_ERR_ARGUMENT, "no struct", 0), kl_none;
     if (m->version.major != DLPACK_MAJOR) { /* all fields but the deleter may have another place */
-        dlpack_fails(site, KL_ERR_ARGUMENT, "another major version", m->version.major);
+        dlpack_fails(KL_ERR_ARGUMENT, "another major version", m->version.major);
         delete_theirs(m);
         return kl_none;
     }
-    kl_tensor t = dlpack_import_tensor(site, &m->t, (struct taken){delete_theirs, m}, &owned);
+    kl_tensor t = dlpack_import_tensor(&m->t, (struct taken){delete_theirs, m}, &owned);
     if (!owned)
         delete_theirs(m);
     return t;
 }
 
-kl_tensor kl_from_dlpack_unversioned_at(const kl_site *site, struct DLManagedTensor *m)
+kl_tensor kl_from_dlpack_unversioned(struct DLManagedTensor *m)
 {
     bool owned = false;
     if (!m)
-        return dlpack_fails(site, KL_ERR_ARGUMENT, "no struct", 0), kl_none;
-    kl_tensor t = dlpack_import_tensor(site, &m->t, (struct taken){delete_theirs_plain, m}, &owned);
+        return dlpack_fails(KL_ERR_ARGUMENT, "no struct", 0), kl_none;
+    kl_tensor t = dlpack_import_tensor(&m->t, (struct taken){delete_theirs_plain, m}, &owned);
     if (!owned)
         delete_theirs_plain(m);
     return t;

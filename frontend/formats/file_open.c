@@ -14,11 +14,11 @@ bool file_fails(struct file_error *e, kl_status code, const char *fmt, ...)
     return false;
 }
 
-kl_status file_error_report(const kl_site *site, const char *op, const struct file_error *e)
+kl_status file_error_report(const char *op, const struct file_error *e)
 {
     char text[1000];
     snprintf(text, sizeof text, "%s%s%s", op ? op : "", op ? ": " : "", e->text);
-    return kl_fail_at(site, e->code, text);
+    return kl_fail(e->code, text);
 }
 
 static int open_regular(const char *path, const char *name, int flags, int64_t *size, struct file_error *why)

@@ -1,13 +1,14 @@
 /* Opening files that users name.  All readers of this folder open files by these functions. */
 #ifndef KILN_FILE_OPEN_H
 #define KILN_FILE_OPEN_H
+#define KL_NO_CALL_SITES
 #include <kiln/kiln.h>
 
 /* Why a file cannot be read or written: the record of all readers and writers. */
 struct file_error { kl_status code; char text[900]; };
 bool file_fails(struct file_error *e, kl_status code, const char *fmt, ...) KL_PRINTF(3, 4); /* false */
 /* Makes it the thread's error, "op: text" or, without an op, its text; its code. */
-kl_status file_error_report(const kl_site *site, const char *op, const struct file_error *e);
+kl_status file_error_report(const char *op, const struct file_error *e);
 
 /* Opens a regular file, or a link to one, to read it (ir/regular_file.h), and says its size in bytes.  The caller
  * closes the file.  -1: *why, which names the path. */

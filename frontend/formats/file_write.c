@@ -165,7 +165,7 @@ static bool item_known(const char *path, const kl_file_item *from, struct file_i
             return file_fails(why, kl_check(t), "%.250s: \"%.200s\": %.400s", path, to->name, kl_last_error());
         to->rank = kl_shape(t, to->dims);
         to->dtype = kl_dtype_of(t);
-        kl_release_at(NULL, plain);
+        kl_release(plain);
     } else if (from->rank >= 0 && from->rank <= KL_MAX_RANK && (!from->rank || from->dims)) {
         if (from->rank)
             memcpy(to->dims, from->dims, (size_t)from->rank * sizeof *to->dims);
@@ -206,16 +206,16 @@ static bool format_writes(const char *path, kl_file_format format, uint32_t n, u
     return !nmeta || file_fails(why, KL_ERR_ARGUMENT, "%.250s: %s has no metadata", path, kl_file_format_name(format));
 }
 
-kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, int64_t number,
-                           const kl_file_item *items, int64_t pairs, const kl_file_pair *meta)
+kl_status kl_file_write(const char *path, kl_file_format format, int64_t number,
+                        const kl_file_item *items, int64_t pairs, const kl_file_pair *meta)
 {
     if (number < 0 || number > INT32_MAX || pairs < 0 || pairs > INT32_MAX)
-        return kl_failf(site, KL_ERR_ARGUMENT, "file_write: %s is %" PRId64 "; it must be 0 to %d",
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_write: %s is %" PRId64 "; it must be 0 to %d",
                         number < 0 || number > INT32_MAX ? "n" : "nmeta",
                         number < 0 || number > INT32_MAX ? number : pairs, INT32_MAX);
     uint32_t n = (uint32_t)number, nmeta = (uint32_t)pairs;
     if (!path || (n && !items) || (nmeta && !meta))
-        return kl_fail_at(site, KL_ERR_ARGUMENT, "file_write: no path, or no items");
+        return kl_fail(KL_ERR_ARGUMENT, "file_write: no path, or no items");
     struct file_out o = {.fd = -1};
     struct file_item *known = malloc(((size_t)n + 1) * sizeof *known);
     bool ok = known || file_fails(&o.why, KL_ERR_MEMORY, "%.250s: out of memory", path);
@@ -233,5 +233,5 @@ kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format
         ok = out_close(&o, opened);
     }
     free(known);
-    return ok ? KL_OK : kl_fail_at(site, o.why.code, o.why.text);
+    return ok ? KL_OK : kl_fail(o.why.code, o.why.text);
 }

@@ -275,7 +275,7 @@ static void take_blocks(const struct file_entry *e, uint8_t *ints, float *scale)
     }
 }
 
-kl_tensor blocks_tensor(const kl_site *site, kl_file *f, const struct file_entry *e, kl_device device)
+kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device)
 {
     bool four = e->blocks == BLOCKS_Q4_0;
     int rank = e->is.rank, last = rank - 1;
@@ -292,14 +292,13 @@ kl_tensor blocks_tensor(const kl_site *site, kl_file *f, const struct file_entry
     if (!ints || !scale) {
         free(ints);
         free(scale);
-        return kl_failf(site, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
+        return kl_failf(NULL, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
     }
     take_blocks(e, ints, scale);
-    kl_tensor q = kl_wrap_at(site, device, four ? KL_U8 : KL_I8, rank, ints_dims, ints, free, ints),
-              s = kl_wrap_at(site, device, KL_F32, rank, scale_dims, scale, free, scale),
-              t = kl_quantized_at(site, q, (kl_qscheme){.type = four ? KL_Q_I4 : KL_Q_I8, .axis = -1, .block = QK},
-                                  s, kl_none);
-    kl_release_at(site, q);
-    kl_release_at(site, s);
+    kl_tensor q = kl_wrap(device, four ? KL_U8 : KL_I8, rank, ints_dims, ints, free, ints),
+              s = kl_wrap(device, KL_F32, rank, scale_dims, scale, free, scale),
+              t = kl_quantized(q, (kl_qscheme){.type = four ? KL_Q_I4 : KL_Q_I8, .axis = -1, .block = QK}, s, kl_none);
+    kl_release(q);
+    kl_release(s);
     return t;
 }

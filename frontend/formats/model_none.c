@@ -5,19 +5,19 @@
 static const char why[] = "this build of Kiln reads no ONNX models: protobuf-c or onnx.proto was not found (Debian: "
                           "libprotobuf-c-dev protobuf-c-compiler libonnx-dev)";
 
-kl_model *kl_model_open_at(const kl_site *site, kl_device device, const char *path)
+kl_model *kl_model_open(kl_device device, const char *path)
 {
     (void)device;
     (void)path;
-    kl_fail_at(site, KL_ERR_IO, why);
+    kl_fail(KL_ERR_IO, why);
     return NULL;
 }
 
-kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path)
+kl_tensor kl_model_read_tensor(kl_device device, const char *path)
 {
     (void)device;
     (void)path;
-    kl_fail_at(site, KL_ERR_IO, why);
+    kl_fail(KL_ERR_IO, why);
     return kl_none;
 }
 
@@ -41,13 +41,12 @@ kl_status kl_model_output(const kl_model *model, uint32_t i, kl_model_value *val
     return kl_model_input(model, i, value);
 }
 
-kl_status kl_model_call_at(const kl_site *site, kl_model *model, int64_t nin, const kl_tensor *in, int64_t nout,
-                           kl_tensor *out)
+kl_status kl_model_call(kl_model *model, int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
     (void)model;
     (void)nin;
     (void)in;
     for (int64_t i = 0; out && i < nout; i++)
         out[i] = kl_none;
-    return kl_fail_at(site, KL_ERR_ARGUMENT, why);
+    return kl_fail(KL_ERR_ARGUMENT, why);
 }

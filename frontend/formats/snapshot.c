@@ -35,7 +35,7 @@ kl_snapshot *kl_snapshot_new(void)
 {
     kl_snapshot *c = calloc(1, sizeof *c);
     if (!c)
-        kl_fail_at(NULL, KL_ERR_MEMORY, "snapshot_new: out of memory");
+        kl_fail(KL_ERR_MEMORY, "snapshot_new: out of memory");
     return c;
 }
 
@@ -54,75 +54,74 @@ void kl_snapshot_free(kl_snapshot *c)
 
 /* ---- what it holds ---- */
 
-static kl_status snapshot_add_value(const kl_site *site, kl_snapshot *c, const char *name, struct snapshot_value h)
+static kl_status snapshot_add_value(kl_snapshot *c, const char *name, struct snapshot_value h)
 {
     if (!c || !name)
-        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no snapshot, or no name");
+        return kl_fail(KL_ERR_ARGUMENT, "snapshot: no snapshot, or no name");
     for (uint32_t i = 0; i < c->n; i++)
         if (!strcmp(c->held[i].name, name))
-            return kl_failf(site, KL_ERR_ARGUMENT, "snapshot: it has a \"%.200s\"", name);
+            return kl_failf(NULL, KL_ERR_ARGUMENT, "snapshot: it has a \"%.200s\"", name);
     if (c->n == c->cap) {
         uint32_t cap = c->cap ? 2 * c->cap : 32;
         struct snapshot_value *grown = realloc(c->held, cap * sizeof *grown);
         if (!grown)
-            return kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
+            return kl_fail(KL_ERR_MEMORY, "snapshot: out of memory");
         c->held = grown;
         c->cap = cap;
     }
     if (!(h.name = strdup(name)))
-        return kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
+        return kl_fail(KL_ERR_MEMORY, "snapshot: out of memory");
     c->held[c->n++] = h;
     return KL_OK;
 }
 
-kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *c, const char *name, kl_tensor tensor)
+kl_status kl_snapshot_tensor(kl_snapshot *c, const char *name, kl_tensor tensor)
 {
     kl_status status = kl_check(tensor);
     if (status == KL_OK && *kl_layer_name(tensor))
         status = KL_ERR_TYPE;
     if (status == KL_OK)
-        return snapshot_add_value(site, c, name, (struct snapshot_value){.tensor = tensor});
-    return kl_failf(site, status, "snapshot: \"%.200s\" is no dense tensor", name ? name : "");
+        return snapshot_add_value(c, name, (struct snapshot_value){.tensor = tensor});
+    return kl_failf(NULL, status, "snapshot: \"%.200s\" is no dense tensor", name ? name : "");
 }
 
-static kl_status hold_variable(const kl_site *site, kl_snapshot *c, const char *name, void *value, kl_dtype dtype)
+static kl_status hold_variable(kl_snapshot *c, const char *name, void *value, kl_dtype dtype)
 {
     if (!value)
-        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no variable");
-    return snapshot_add_value(site, c, name, (struct snapshot_value){.dtype = dtype, .variable = value});
+        return kl_fail(KL_ERR_ARGUMENT, "snapshot: no variable");
+    return snapshot_add_value(c, name, (struct snapshot_value){.dtype = dtype, .variable = value});
 }
-kl_status kl_snapshot_i64_at(const kl_site *site, kl_snapshot *c, const char *name, int64_t *value)
+kl_status kl_snapshot_i64(kl_snapshot *c, const char *name, int64_t *value)
 {
-    return hold_variable(site, c, name, value, KL_I64);
+    return hold_variable(c, name, value, KL_I64);
 }
-kl_status kl_snapshot_f64_at(const kl_site *site, kl_snapshot *c, const char *name, double *value)
+kl_status kl_snapshot_f64(kl_snapshot *c, const char *name, double *value)
 {
-    return hold_variable(site, c, name, value, KL_F64);
+    return hold_variable(c, name, value, KL_F64);
 }
 
-kl_status kl_snapshot_number_at(const kl_site *site, kl_snapshot *c, const char *name, kl_snapshot_get *get,
-                                kl_snapshot_set *set, void *of)
+kl_status kl_snapshot_number(kl_snapshot *c, const char *name, kl_snapshot_get *get, kl_snapshot_set *set, void *of)
 {
     if (!get || !set)
-        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no function");
-    return snapshot_add_value(site, c, name, (struct snapshot_value){.dtype = KL_I64, .get = get, .set = set, .of =
+        return kl_fail(KL_ERR_ARGUMENT, "snapshot: no function");
+    return snapshot_add_value(c, name, (struct snapshot_value){.dtype = KL_I64, .get = get, .set = set, .of =
         of});
 }
 
-kl_status kl_snapshot_seeds_at(const kl_site *site, kl_snapshot *c, kl_device device)
+kl_status kl_snapshot_seeds(kl_snapshot *c, kl_device device)
 {
     char name[80];
     kl_device_kind kind = kl_device_kind_of(device);
     if (kind >= KL_DEVICE_KINDS)
-        return kl_fail_at(site, KL_ERR_DEVICE, "snapshot: no device");
+        return kl_fail(KL_ERR_DEVICE, "snapshot: no device");
     snprintf(name, sizeof name, "seeds.%s:%d", kl_device_kind_name(kind), kl_device_index(device));
-    return snapshot_add_value(site, c, name, (struct snapshot_value){.dtype = KL_U64, .device = device});
+    return snapshot_add_value(c, name, (struct snapshot_value){.dtype = KL_U64, .device = device});
 }
 
-kl_status kl_snapshot_note_at(const kl_site *site, kl_snapshot *c, const char *key, const char *text)
+kl_status kl_snapshot_note(kl_snapshot *c, const char *key, const char *text)
 {
     if (!c || !key || !text)
-        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no snapshot, key or text");
+        return kl_fail(KL_ERR_ARGUMENT, "snapshot: no snapshot, key or text");
     char *own = strdup(text), *name = NULL;
     for (uint32_t i = 0; own && i < c->notes; i++)
         if (!strcmp(c->note[2 * i], key)) {
@@ -137,7 +136,7 @@ kl_status kl_snapshot_note_at(const kl_site *site, kl_snapshot *c, const char *k
     }
     if (!name) {
         free(own);
-        return kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
+        return kl_fail(KL_ERR_MEMORY, "snapshot: out of memory");
     }
     c->note[2 * c->notes] = name;
     c->note[2 * c->notes++ + 1] = own;
@@ -146,18 +145,18 @@ kl_status kl_snapshot_note_at(const kl_site *site, kl_snapshot *c, const char *k
 
 /* ---- saving ---- */
 
-static bool snapshot_ready(const kl_site *site, const kl_snapshot *c, const char *path)
+static bool snapshot_ready(const kl_snapshot *c, const char *path)
 {
     if (!c || !path)
-        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no snapshot, or no path"), false;
+        return kl_fail(KL_ERR_ARGUMENT, "snapshot: no snapshot, or no path"), false;
     if (kl_tracing())
-        return kl_fail_at(site, KL_ERR_TRACE, "snapshot: a trace is open"), false;
+        return kl_fail(KL_ERR_TRACE, "snapshot: a trace is open"), false;
     return true;
 }
 
-kl_status kl_snapshot_save_at(const kl_site *site, kl_snapshot *c, const char *path)
+kl_status kl_snapshot_save(kl_snapshot *c, const char *path)
 {
-    if (!snapshot_ready(site, c, path))
+    if (!snapshot_ready(c, path))
         return kl_last_error_code();
     kl_file_item *item = calloc((size_t)c->n + 1, sizeof *item);
     kl_file_pair *meta = calloc((size_t)c->notes + 2, sizeof *meta);
@@ -175,9 +174,9 @@ kl_status kl_snapshot_save_at(const kl_site *site, kl_snapshot *c, const char *p
         meta[1] = (kl_file_pair){"kiln", kl_version()};
         for (uint32_t i = 0; i < c->notes; i++)
             meta[2 + i] = (kl_file_pair){c->note[2 * i], c->note[2 * i + 1]};
-        status = kl_file_write_at(site, path, KL_FILE_SAFETENSORS, c->n, item, c->notes + 2, meta);
+        status = kl_file_write(path, KL_FILE_SAFETENSORS, c->n, item, c->notes + 2, meta);
     } else {
-        status = kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
+        status = kl_fail(KL_ERR_MEMORY, "snapshot: out of memory");
     }
     free(item);
     free(meta);
@@ -230,9 +229,9 @@ static bool file_fits(const kl_snapshot *c, const kl_file *f, const char *path, 
 }
 
 /* Assigns in one trace, so that either all tensors are assigned or none. */
-static kl_status assign_all(const kl_site *site, kl_snapshot *c, kl_file *f)
+static kl_status assign_all(kl_snapshot *c, kl_file *f)
 {
-    kl_status status = kl_trace_begin_at(site, "snapshot_load");
+    kl_status status = kl_trace_begin("snapshot_load");
     if (status != KL_OK)
         return status;
     bool any = false;
@@ -241,23 +240,23 @@ static kl_status assign_all(const kl_site *site, kl_snapshot *c, kl_file *f)
         if (!h->tensor.id)
             continue;
         any = true;
-        kl_tensor t = kl_file_tensor_at(site, f, kl_device_of(h->tensor), h->name);
-        kl_status assigned = kl_assign_at(site, h->tensor, t);
+        kl_tensor t = kl_file_tensor(f, kl_device_of(h->tensor), h->name);
+        kl_status assigned = kl_assign(h->tensor, t);
         if (status == KL_OK)
             status = assigned;
     }
     if (any)
-        return kl_trace_end_at(site);
+        return kl_trace_end();
     kl_trace_abandon();
     return KL_OK;
 }
 
 /* Reads the numbers of the file, before anything has changed. */
-static kl_status read_numbers(const kl_site *site, kl_snapshot *c, kl_file *f)
+static kl_status read_numbers(kl_snapshot *c, kl_file *f)
 {
     for (uint32_t i = 0; i < c->n; i++) {
         struct snapshot_value *h = &c->held[i];
-        const void *data = h->tensor.id ? NULL : kl_file_data_at(site, f, h->name);
+        const void *data = h->tensor.id ? NULL : kl_file_data(f, h->name);
         if (!h->tensor.id && !data)
             return kl_last_error_code();
         if (data)
@@ -275,7 +274,7 @@ static void reset_numbers(kl_snapshot *c, uint32_t n)
 }
 
 /* Sets what is held by functions, which may refuse a number: all of them or none. */
-static kl_status set_numbers(const kl_site *site, kl_snapshot *c, const kl_file *f, const char *path)
+static kl_status set_numbers(kl_snapshot *c, const kl_file *f, const char *path)
 {
     struct file_error why;
     for (uint32_t i = 0; i < c->n; i++) {
@@ -290,26 +289,26 @@ static kl_status set_numbers(const kl_site *site, kl_snapshot *c, const kl_file 
         file_fails(&why, KL_ERR_IO, "%.250s: byte %zu, field %.100s: %" PRId64 " is refused: %.300s", path, e.offset,
                  h->name, (int64_t)h->number, kl_last_error());
         reset_numbers(c, i);
-        return file_error_report(site, NULL, &why);
+        return file_error_report(NULL, &why);
     }
     return KL_OK;
 }
 
 /* What can fail comes first, and is undone where something fails after it. */
-static kl_status load_file(const kl_site *site, kl_snapshot *c, kl_file *f, const char *path)
+static kl_status load_file(kl_snapshot *c, kl_file *f, const char *path)
 {
     struct file_error why;
     if (!file_fits(c, f, path, &why))
-        return file_error_report(site, NULL, &why);
-    kl_status status = read_numbers(site, c, f);
+        return file_error_report(NULL, &why);
+    kl_status status = read_numbers(c, f);
     if (status == KL_OK)
-        status = set_numbers(site, c, f, path);
+        status = set_numbers(c, f, path);
     if (status != KL_OK)
         return status;
-    if ((status = assign_all(site, c, f)) != KL_OK) {
+    if ((status = assign_all(c, f)) != KL_OK) {
         file_fails(&why, status, "%s", kl_last_error());
         reset_numbers(c, c->n);
-        return file_error_report(NULL, NULL, &why);
+        return kl_fail_at(NULL, why.code, why.text);
     }
     for (uint32_t i = 0; i < c->n; i++) {
         struct snapshot_value *h = &c->held[i];
@@ -321,12 +320,12 @@ static kl_status load_file(const kl_site *site, kl_snapshot *c, kl_file *f, cons
     return KL_OK;
 }
 
-kl_status kl_snapshot_load_at(const kl_site *site, kl_snapshot *c, const char *path)
+kl_status kl_snapshot_load(kl_snapshot *c, const char *path)
 {
-    if (!snapshot_ready(site, c, path))
+    if (!snapshot_ready(c, path))
         return kl_last_error_code();
-    kl_file *f = kl_file_open_at(site, path);
-    kl_status status = f ? load_file(site, c, f, path) : kl_last_error_code();
+    kl_file *f = kl_file_open(path);
+    kl_status status = f ? load_file(c, f, path) : kl_last_error_code();
     kl_file_close(f);
     return status;
 }
@@ -406,36 +405,34 @@ static int64_t steps_in(const char *folder, const char *name, bool clean, int64_
     return n;
 }
 
-static char *room_for_path(const kl_site *site, const kl_snapshot *c, const char *folder, const char *name,
-                           size_t *size)
+static char *room_for_path(const kl_snapshot *c, const char *folder, const char *name, size_t *size)
 {
-    if (!snapshot_ready(site, c, folder && name && !strchr(name, '/') ? folder : NULL))
+    if (!snapshot_ready(c, folder && name && !strchr(name, '/') ? folder : NULL))
         return NULL;
     *size = strlen(folder) + strlen(name) + 64;
     char *path = malloc(*size);
     if (!path)
-        kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
+        kl_fail(KL_ERR_MEMORY, "snapshot: out of memory");
     return path;
 }
 
-kl_status kl_snapshot_save_step_at(const kl_site *site, kl_snapshot *c, const char *folder, const char *name,
-                                     int64_t step, int keep)
+kl_status kl_snapshot_save_step(kl_snapshot *c, const char *folder, const char *name, int64_t step, int keep)
 {
     struct file_error why;
     size_t size;
     if (step < 0 || step >= INT64_C(1000000000000000000) || keep < 0)
-        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot_save_step: a step below 0 or above 10^18, or keep below "
+        return kl_fail(KL_ERR_ARGUMENT, "snapshot_save_step: a step below 0 or above 10^18, or keep below "
                                                  "0");
-    char *path = room_for_path(site, c, folder, name, &size);
+    char *path = room_for_path(c, folder, name, &size);
     if (!path)
         return kl_last_error_code();
     if (mkdir(folder, 0777) && errno != EEXIST) {
         file_fails(&why, KL_ERR_IO, "cannot make the folder %.250s: %s", folder, strerror(errno));
         free(path);
-        return file_error_report(site, NULL, &why);
+        return file_error_report(NULL, &why);
     }
     step_path(path, size, folder, name, step);
-    kl_status status = kl_snapshot_save_at(site, c, path);
+    kl_status status = kl_snapshot_save(c, path);
     int64_t *steps = NULL, n = status == KL_OK ? steps_in(folder, name, true, &steps, &why) : 0;
     for (int64_t i = keep; keep && i < n; i++) {
         if (steps[i] == step)
@@ -445,25 +442,24 @@ kl_status kl_snapshot_save_step_at(const kl_site *site, kl_snapshot *c, const ch
     }
     free(steps);
     free(path);
-    return n < 0 ? file_error_report(site, NULL, &why) : status;
+    return n < 0 ? file_error_report(NULL, &why) : status;
 }
 
-kl_status kl_snapshot_load_last_at(const kl_site *site, kl_snapshot *c, const char *folder, const char *name,
-                                     int64_t *step)
+kl_status kl_snapshot_load_last(kl_snapshot *c, const char *folder, const char *name, int64_t *step)
 {
     struct file_error why;
     size_t size;
     if (step)
         *step = -1;
-    char *path = room_for_path(site, c, folder, name, &size);
+    char *path = room_for_path(c, folder, name, &size);
     if (!path)
         return kl_last_error_code();
     int64_t *steps, n = steps_in(folder, name, false, &steps, &why);
-    kl_status status = n < 0 ? file_error_report(site, NULL, &why) : KL_OK;
+    kl_status status = n < 0 ? file_error_report(NULL, &why) : KL_OK;
     for (int64_t i = 0; i < n; i++) {
         step_path(path, size, folder, name, steps[i]);
-        kl_file *f = kl_file_open_at(site, path);
-        status = f ? load_file(site, c, f, path) : kl_last_error_code();
+        kl_file *f = kl_file_open(path);
+        status = f ? load_file(c, f, path) : kl_last_error_code();
         kl_file_close(f);
         if (i == 0 && status != KL_OK)
             file_fails(&why, status, "%s", kl_last_error());
@@ -474,5 +470,5 @@ kl_status kl_snapshot_load_last_at(const kl_site *site, kl_snapshot *c, const ch
     }
     free(steps);
     free(path);
-    return n > 0 && status == KL_ERR_IO ? file_error_report(NULL, NULL, &why) : status;
+    return n > 0 && status == KL_ERR_IO ? kl_fail_at(NULL, why.code, why.text) : status;
 }

@@ -207,18 +207,18 @@ static bool read_file(kl_file *f)
     return file_bad(f, 0, NULL, "neither .npy, .npz, safetensors nor GGUF");
 }
 
-kl_file *file_failed(const kl_site *site, kl_file *f)
+kl_file *file_failed(kl_file *f)
 {
-    file_error_report(site, NULL, &f->why);
+    file_error_report(NULL, &f->why);
     kl_file_close(f);
     return NULL;
 }
 
 /* Opens a file, mapped unless its bytes are given, and does not read it yet.  NULL: kl_last_error. */
-static kl_file *file_new(const kl_site *site, const char *path, const void *bytes, size_t n)
+static kl_file *file_new(const char *path, const void *bytes, size_t n)
 {
     if (!path || (n && !bytes))
-        return kl_fail_at(site, KL_ERR_ARGUMENT, "file_open: no path, or no bytes"), NULL;
+        return kl_fail(KL_ERR_ARGUMENT, "file_open: no path, or no bytes"), NULL;
     kl_file *f = calloc(1, sizeof *f);
     size_t len = strlen(path) + 1;
     if (f && !(f->path = malloc(len))) {
@@ -226,28 +226,28 @@ static kl_file *file_new(const kl_site *site, const char *path, const void *byte
         f = NULL;
     }
     if (!f)
-        return kl_fail_at(site, KL_ERR_MEMORY, "file_open: out of memory"), NULL;
+        return kl_fail(KL_ERR_MEMORY, "file_open: out of memory"), NULL;
     memcpy(f->path, path, len);
     f->bytes = bytes;
     f->size = n;
-    return bytes || file_map(f, path) ? f : file_failed(site, f);
+    return bytes || file_map(f, path) ? f : file_failed(f);
 }
 
-static kl_file *file_of_tensors(const kl_site *site, kl_file *f)
+static kl_file *file_of_tensors(kl_file *f)
 {
-    return !f || read_file(f) ? f : file_failed(site, f);
+    return !f || read_file(f) ? f : file_failed(f);
 }
 
-kl_file *file_open_other(const char *path) { return file_new(NULL, path, NULL, 0); }
+kl_file *file_open_other(const char *path) { return file_new(path, NULL, 0); }
 
-kl_file *kl_file_open_at(const kl_site *site, const char *path)
+kl_file *kl_file_open(const char *path)
 {
-    return file_of_tensors(site, file_new(site, path, NULL, 0));
+    return file_of_tensors(file_new(path, NULL, 0));
 }
 
-kl_file *kl_file_open_bytes_at(const kl_site *site, const char *name, const void *bytes, size_t n)
+kl_file *kl_file_open_bytes(const char *name, const void *bytes, size_t n)
 {
-    return file_of_tensors(site, file_new(site, name, bytes ? bytes : "", n));
+    return file_of_tensors(file_new(name, bytes ? bytes : "", n));
 }
 
 void kl_file_close(kl_file *f)
@@ -352,55 +352,55 @@ static bool entry_data(kl_file *f, struct file_entry *e)
     return e->checked = true;
 }
 
-static struct file_entry *entry_named(const kl_site *site, kl_file *f, const char *name)
+static struct file_entry *entry_named(kl_file *f, const char *name)
 {
     int64_t i = kl_file_find(f, name);
     if (i >= 0)
         return &f->entry[i];
-    kl_failf(site, KL_ERR_ARGUMENT, "%.250s has no tensor \"%.300s\"", f ? f->path : "no file", name ? name : "");
+    kl_failf(NULL, KL_ERR_ARGUMENT, "%.250s has no tensor \"%.300s\"", f ? f->path : "no file", name ? name : "");
     return NULL;
 }
 
-static bool entry_is_read(const kl_site *site, kl_file *f, struct file_entry *e)
+static bool entry_is_read(kl_file *f, struct file_entry *e)
 {
-    return e && (entry_data(f, e) || !file_error_report(site, NULL, &f->why));
+    return e && (entry_data(f, e) || !file_error_report(NULL, &f->why));
 }
 
-const void *kl_file_data_at(const kl_site *site, kl_file *f, const char *name)
+const void *kl_file_data(kl_file *f, const char *name)
 {
-    struct file_entry *e = entry_named(site, f, name);
-    return entry_is_read(site, f, e) ? e->data : NULL;
+    struct file_entry *e = entry_named(f, name);
+    return entry_is_read(f, e) ? e->data : NULL;
 }
 
 /* kl_none: the thread's error has the reason. */
-static kl_tensor entry_tensor(const kl_site *site, kl_file *f, struct file_entry *e, kl_device device)
+static kl_tensor entry_tensor(kl_file *f, struct file_entry *e, kl_device device)
 {
     const kl_file_entry *is = &e->is;
     size_t size = kl_dtype_size(is->dtype);
     static const char nothing[8];
     if (e->blocks)
-        return blocks_tensor(site, f, e, device);
+        return blocks_tensor(f, e, device);
     const void *data = is->bytes ? (const void *)e->data : nothing;
     if (!f->map || e->own || (uintptr_t)data % size || !is->bytes) {
         if ((uintptr_t)data % size == 0)
-            return kl_input_at(site, device, is->dtype, is->rank, is->dims, data);
+            return kl_input(device, is->dtype, is->rank, is->dims, data);
         void *copy = malloc(is->bytes);
         if (!copy)
-            return kl_failf(site, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
+            return kl_failf(NULL, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
         memcpy(copy, data, is->bytes);
-        return kl_wrap_at(site, device, is->dtype, is->rank, is->dims, copy, free, copy);
+        return kl_wrap(device, is->dtype, is->rank, is->dims, copy, free, copy);
     }
     atomic_fetch_add(&f->map->refs, 1);
-    return kl_wrap_at(site, device, is->dtype, is->rank, is->dims, (void *)(uintptr_t)data, map_unref, f->map);
+    return kl_wrap(device, is->dtype, is->rank, is->dims, (void *)(uintptr_t)data, map_unref, f->map);
 }
 
-kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *f, kl_device device, const char *name)
+kl_tensor kl_file_tensor(kl_file *f, kl_device device, const char *name)
 {
-    struct file_entry *e = entry_named(site, f, name);
+    struct file_entry *e = entry_named(f, name);
     if (e && e->is.dtype == KL_DTYPE_COUNT)
-        return kl_failf(site, KL_ERR_TYPE, "%.250s: tensor \"%.300s\" has elements of %.40s, which Kiln does not read",
+        return kl_failf(NULL, KL_ERR_TYPE, "%.250s: tensor \"%.300s\" has elements of %.40s, which Kiln does not read",
                         f->path, e->is.name, e->is.type), kl_none;
-    return entry_is_read(site, f, e) ? entry_tensor(site, f, e, device) : kl_none;
+    return entry_is_read(f, e) ? entry_tensor(f, e, device) : kl_none;
 }
 
 /* ---- metadata ---- */

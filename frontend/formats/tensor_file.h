@@ -52,7 +52,7 @@ bool file_no_memory(kl_file *f);
 /* A file of another kind, mapped and not read; closed by kl_file_close.  NULL: kl_last_error. */
 kl_file *file_open_other(const char *path);
 /* Makes f->why the thread's error and closes the file; NULL. */
-kl_file *file_failed(const kl_site *site, kl_file *f);
+kl_file *file_failed(kl_file *f);
 struct file_entry *file_entry_add(kl_file *f); /* NULL: file_no_memory */
 struct file_value *file_value_add(kl_file *f);
 /* Zeroed memory that lives as long as the file; NULL: file_no_memory. */
@@ -109,6 +109,6 @@ void safetensors_write(struct file_out *o, const struct file_item *items, uint32
 
 /* ---- gguf.c ---- */
 bool gguf_read(kl_file *f);
-kl_tensor blocks_tensor(const kl_site *site, kl_file *f, const struct file_entry *e, kl_device device);
+kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device);
 
 #endif

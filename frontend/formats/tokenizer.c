@@ -274,10 +274,10 @@ static bool bytes_check(kl_file *f, const kl_tokenizer *t)
 kl_tokenizer *kl_tokenizer_open(const char *vocabulary, const char *merges)
 {
     if (!vocabulary)
-        return kl_fail_at(NULL, KL_ERR_ARGUMENT, "tokenizer_open: no path"), NULL;
+        return kl_fail(KL_ERR_ARGUMENT, "tokenizer_open: no path"), NULL;
     kl_tokenizer *t = kl_memory_alloc(sizeof *t);
     if (!t)
-        return kl_fail_at(NULL, KL_ERR_MEMORY, "tokenizer_open: out of memory"), NULL;
+        return kl_fail(KL_ERR_MEMORY, "tokenizer_open: out of memory"), NULL;
     const char *path[2] = {vocabulary, merges};
     for (int i = 0; i < 2 && path[i]; i++) {
         kl_file *f = file_open_other(path[i]);
@@ -286,7 +286,7 @@ kl_tokenizer *kl_tokenizer_open(const char *vocabulary, const char *merges)
             continue;
         }
         if (f)
-            file_failed(NULL, f);
+            file_failed(f);
         kl_tokenizer_close(t);
         return NULL;
     }

@@ -1,7 +1,7 @@
 /* Byte-pair tokenizers (<kiln/train/tokenizer.h>): what reading one and using it share. */
 #ifndef KILN_FORMATS_TOKENIZER_H
 #define KILN_FORMATS_TOKENIZER_H
-#include <kiln/kiln.h>
+#include "file_open.h"
 
 /* Two neighbouring tokens that become one. */
 struct token_merge { int32_t left, right, rank, id; };

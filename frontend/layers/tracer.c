@@ -6,6 +6,8 @@
  * The graph is repeated by recording its nodes as calls (batch.h, without batched inputs). */
 #include "transform.h"
 #include "batch.h"
+#include "frontend/export/traced_graph.h"
+#include "passes/passes.h"
 #include <string.h>
 
 /* Input number nin + k of the graph: a tensor, or data that a call gave. */
@@ -333,6 +335,19 @@ static kl_tensor captured_data(const kl_site *site, const char *op, const kl_tra
 }
 
 const struct graph *tracer_graph(const kl_tracer *tr) { return tr->g; }
+
+struct graph *graph_for_export(const struct graph *traced, struct err *e)
+{
+    struct graph *g = graph_clone(traced);
+    if (g && passes_run_first(g, 0, FOR_EXPORT, NULL))
+        return g;
+    if (g && g->err.code)
+        *e = g->err;
+    else
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+    graph_free(g);
+    return NULL;
+}
 
 kl_tensor tracer_captured(const kl_tracer *tr, uint32_t i, bool *own)
 {

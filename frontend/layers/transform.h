@@ -27,9 +27,4 @@ struct vmap {
 /* ---- autocast.c ---- */
 enum { AUTOCAST_DEEPEST = 32 };  /* nested blocks */
 
-/* ---- tracer.c: what a tracer that has ended has noted ---- */
-const struct graph *tracer_graph(const kl_tracer *tr);
-/* The tensor that input number i is, which is behind the given ones; *own: it is a new handle. */
-kl_tensor tracer_captured(const kl_tracer *tr, uint32_t i, bool *own);
-
 #endif

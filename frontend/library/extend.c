@@ -1,4 +1,4 @@
-/* The functions of <kiln/extend.h>: errors, composites, memory, numbers as text. */
+/* The functions of <kiln/extend.h>: errors, call sites, composites, memory, numbers as text. */
 #include "frontend/frontend.h"
 #include <kiln/extend.h>
 #include <stdarg.h>
@@ -10,6 +10,13 @@ kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...)
     code = fail_with(thread_self(), site ? site : thread_site(), code, format, ap);
     va_end(ap);
     return code;
+}
+
+const kl_site *kl_set_call_site(const kl_site *site)
+{
+    const kl_site *outer;
+    call_begin(site, &outer);
+    return outer;
 }
 
 kl_tensor kl_poison(void)

@@ -1,8 +1,8 @@
 # What follows from the prototypes marked KL_API_AT in the public headers (arguments: the headers).
 #   mode=header   call_sites.h: each one's variant with a call site, and the macro that calls it with the caller's line
-#   mode=source   call_sites.c: of each the one that is not written by hand. Functions of <kiln/train> are plain, and the
-#                 variant sets the thread's call site around them, so that no call inside passes it on. The others
-#                 are variants with a call site, and the plain function passes them the thread's.
+#   mode=source   call_sites.c: of each the one that is not written by hand. Functions of <kiln/train> and <kiln/formats> are
+#                 plain, and the variant sets the thread's call site around them, so that no call inside passes it on.
+#                 The others are variants with a call site, and the plain function passes them the thread's.
 # A prototype starts a line and ends with the first ';'.
 function trim(s) { gsub(/^[ \t\n]+|[ \t\n]+$/, "", s); return s }
 
@@ -44,7 +44,7 @@ function declare(text,    open, head, name, result, list, none) {
     list = trim(substr(text, open + 1))
     sub(/\) *;$/, "", list)
     none = list == "void"
-    if (mode == "source" && FILENAME ~ /\/train\//) {
+    if (mode == "source" && FILENAME ~ /\/(train|formats)\//) {
         printf "%s%s_at(const kl_site *site%s)\n{\n    const kl_site *outer;\n" \
                "    struct thread *thread = call_begin(site, &outer);\n    %sresult = %s(%s);\n" \
                "    call_end(thread, outer);\n    return result;\n}\n", result, name, none ? "" : ", " list, result, name,

@@ -1,4 +1,5 @@
-/* Functions for code built on Kiln that should behave like a part of it: errors, composites, memory, numbers as text.
+/* Functions for code built on Kiln that should behave like a part of it: errors, call sites, composites, memory,
+ * numbers as text.
  * The optimizers, modules and data formats of the library itself use these and the other public headers only.  Included
  * by <kiln/kiln.h>.
  *
@@ -29,12 +30,27 @@ extern "C" {
 /* ---- errors ---- */
 
 /* Sets kl_last_error to "file:line: message" and returns code; the open trace, if there is one, has failed.  A trace
- * that has failed before keeps its first error, whose code is returned.  site NULL: the line of the call around, where
- * one of <kiln/train> runs, or none.  The message is made as by printf, with a decimal point whatever the locale. */
+ * that has failed before keeps its first error, whose code is returned.  site NULL: the thread's
+ * call site (kl_set_call_site).  The message is made as by printf, with a decimal point whatever the locale. */
 KL_API kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...) KL_PRINTF(3, 4);
 /* A poison handle whose cause is the thread's last error: the result of a function that failed.  In a trace it is a
  * temporary; outside a trace the caller releases it. */
 KL_API kl_tensor kl_poison(void);
+
+/* ---- call sites ---- */
+
+/* Sets the thread's call site, which calls without one of their own have (plain functions, not kl_NAME_at and the
+ * macros): errors, dumps and profiles name it.  For code whose user's line is not in a C source: a reader of models
+ * names the file and the node, a binding the line of its own language.  Returns the one before, which the caller sets
+ * again.
+ *
+ *     const kl_site *outer = kl_set_call_site(site);   e.g. {"model.onnx", 12, "Conv"}: file, line, function
+ *     kl_tensor y = (kl_add)(a, b);
+ *     kl_set_call_site(outer);
+ *
+ * NULL: no line is known.  The struct must be valid while it is set, its strings as long as the process: programs
+ * keep them.  While a function of <kiln/train> or <kiln/formats> runs that was called with a line, it is that line. */
+KL_API const kl_site *kl_set_call_site(const kl_site *site);
 
 /* ---- composites: functions made of other calls ---- */
 

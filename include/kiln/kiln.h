@@ -30,8 +30,9 @@
  * Threads may record their own traces at once and share values; a handle of another thread's open trace is an error.
  * Each function marked KL_API_AT has a variant with a call site, kl_NAME_at, whose first parameter is a const kl_site *
  * (may be NULL).  Under GCC and Clang it is also a macro that passes the caller's file and line to that variant; define
- * KL_NO_CALL_SITES before including to have plain functions only.  A plain call has the line of the call with a line
- * that runs around it, of <kiln/train>'s functions; else none. */
+ * KL_NO_CALL_SITES before including to have plain functions only.  A plain call has the thread's call site: the line of
+ * the call that runs around it, inside of the functions of <kiln/train> and <kiln/formats>, or what kl_set_call_site
+ * (extend.h) has set; else none. */
 #ifndef KILN_KILN_H
 #define KILN_KILN_H
 #include <kiln/types.h>

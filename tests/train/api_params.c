@@ -211,6 +211,30 @@ static void extending(void)
     kl_release(w), kl_release(v);
 }
 
+/* Plain calls have the thread's call site, calls with a line their own, and those inside of them that. */
+static void chosen_call_sites(const kl_nn_linear *m, kl_tensor x)
+{
+    static const kl_site node = {"model.onnx", 3, "MatMul"};
+    char line[40];
+    CHECK(!kl_set_call_site(&node));
+    kl_tensor bad[4] = {(kl_matmul)(x, x)};
+    CHECK(strstr(kl_last_error(), "model.onnx:3: ") && strstr(kl_last_error(), "[2,3]"));
+    bad[1] = (kl_nn_linear_forward)(m, x);
+    CHECK(strstr(kl_last_error(), "model.onnx:3: ") && strstr(kl_last_error(), "[2,3]"));
+    CHECK(!(kl_file_open)("no such file") && !strncmp(kl_last_error(), "model.onnx:3: ", 14));
+    snprintf(line, sizeof line, "api_params.c:%d: ", __LINE__ + 1);
+    bad[2] = kl_nn_linear_forward(m, x);
+    CHECK(strstr(kl_last_error(), line) && !strstr(kl_last_error(), "model.onnx"));
+    snprintf(line, sizeof line, "api_params.c:%d: ", __LINE__ + 1);
+    CHECK(!kl_file_open("no such file") && strstr(kl_last_error(), line));
+    bad[3] = (kl_matmul)(x, x); /* it is set as before */
+    CHECK(strstr(kl_last_error(), "model.onnx:3: "));
+    CHECK(kl_set_call_site(NULL) == &node);
+    CHECK(!(kl_file_open)("no such file") && !strstr(kl_last_error(), ".onnx:") && !strstr(kl_last_error(), ".c:"));
+    for (int i = 0; i < 4; i++)
+        kl_release(bad[i]);
+}
+
 /* A call with a line gives it to all calls inside of the function, and to none after it; a plain call has none. */
 static void call_sites(void)
 {
@@ -231,6 +255,7 @@ static void call_sites(void)
     CHECK(kl_failf(NULL, KL_ERR_IO, "outside") == KL_ERR_IO && !strcmp(kl_last_error(), "outside"));
     for (int i = 0; i < 4; i++)
         kl_release(bad[i]);
+    chosen_call_sites(&m, x);
     kl_release(x);
     kl_params_free(p);
 }

@@ -46,7 +46,7 @@ bool onnx_lengths(struct node *n, uint32_t i, int64_t min, int64_t *v, int *coun
     return true;
 }
 
-int64_t onnx_lengths_product(struct node *n, const int64_t *v, int count)
+int64_t onnx_lengths_product(const int64_t *v, int count)
 {
     int64_t product = 1;
     for (int i = 0; i < count && product != INT64_MIN; i++)
@@ -54,17 +54,17 @@ int64_t onnx_lengths_product(struct node *n, const int64_t *v, int count)
     return product;
 }
 
-kl_tensor onnx_lengths_tensor(const kl_site *site, kl_device device, const struct array *a)
+kl_tensor onnx_lengths_tensor(kl_device device, const struct array *a)
 {
     kl_tensor *element = malloc((size_t)(a->count + 1) * sizeof *element);
     if (!element)
-        return (kl_fail)(KL_ERR_MEMORY, "out of memory"), kl_poison();
+        return kl_fail(KL_ERR_MEMORY, "out of memory"), kl_poison();
     for (int64_t i = 0; i < a->count; i++)
-        element[i] = onnx_is_length(a, i) ? kl_length_scalar_at(site, device, KL_I64, array_int(a, i))
-                                          : kl_const_at(site, device, KL_I64, (double)array_int(a, i));
-    kl_tensor t = a->rank ? kl_stack_at(site, (int)a->count, element, 0) : element[0];
+        element[i] = onnx_is_length(a, i) ? kl_length_scalar(device, KL_I64, array_int(a, i))
+                                          : kl_const(device, KL_I64, (double)array_int(a, i));
+    kl_tensor t = a->rank ? kl_stack((int)a->count, element, 0) : element[0];
     free(element);
-    return a->rank > 1 ? kl_reshape_at(site, t, a->rank, a->dims) : t;
+    return a->rank > 1 ? kl_reshape(t, a->rank, a->dims) : t;
 }
 
 /* ---- results ---- */
@@ -116,7 +116,7 @@ static bool lengths_broadcast(const struct array *const *a, int count, int64_t *
 typedef bool lengths_fn(struct node *n, bool *done);
 
 /* Number by number; integers wrap, kl_length_sub and the like report what is no length. */
-static int64_t lengths_compute(struct node *n, const char *op, int64_t a, int64_t b)
+static int64_t lengths_compute(const char *op, int64_t a, int64_t b)
 {
     bool lengths = length_is_symbolic(a) || length_is_symbolic(b);
     uint64_t x = (uint64_t)a, y = (uint64_t)b;
@@ -138,7 +138,7 @@ static bool lengths_arithmetic(struct node *n, bool *done)
     /* Mul by -1 makes what Equal compares with; it is no length, and the exporters' pattern has numbers there */
     struct array *r = result_array(KL_I64, rank, length);
     for (int64_t i = 0; r && i < length; i++)
-        if ((integers_of(r)[i] = lengths_compute(n, n->def->op->name, spread_element(a[0], i), spread_element(a[1],
+        if ((integers_of(r)[i] = lengths_compute(n->def->op->name, spread_element(a[0], i), spread_element(a[1],
                                                                                                               i))) ==
             INT64_MIN)
             return array_unref(r), false;
@@ -287,7 +287,7 @@ static bool lengths_product(struct node *n, bool *done)
     const struct array *a = list_operand(n, 0);
     if (!a || a->rank != 1 || a->dtype != KL_I64 || a->count > INT32_MAX || onnx_nin(n) > 1 || onnx_attr(n, "axes"))
         return true;
-    int64_t product = onnx_lengths_product(n, a->data, (int)a->count);
+    int64_t product = onnx_lengths_product(a->data, (int)a->count);
     if (product == INT64_MIN)
         return false;
     struct array *r = result_array(KL_I64, onnx_attr_int(n, "keepdims", 1) ? 1 : 0, 1);

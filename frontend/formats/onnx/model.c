@@ -6,12 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#undef KL_HERE
-#define KL_HERE site
-#undef kl_model_open /* defined here, below */
-#undef kl_model_call
-#undef kl_model_read_tensor
-
 enum { COMPILED_IN_MAX = 16 }; /* elements of an output that is known while recording */
 
 static const char *text_or_empty(const char *s) { return s ? s : ""; }
@@ -21,7 +15,7 @@ static const char *text_or_empty(const char *s) { return s ? s : ""; }
 static void release_array(void *a) { array_unref(a); }
 
 /* Makes the tensors of the weights, which share the memory of their arrays. */
-static bool make_weights(const kl_site *site, kl_model *m)
+static bool make_weights(kl_model *m)
 {
     bool ok = true;
     if (kl_trace_suspend() != KL_OK)
@@ -38,20 +32,20 @@ static bool make_weights(const kl_site *site, kl_model *m)
     return ok;
 }
 
-kl_model *kl_model_open_at(const kl_site *site, kl_device device, const char *path)
+kl_model *kl_model_open(kl_device device, const char *path)
 {
     struct file_error why = {0};
     if (!path)
-        return kl_fail_at(site, KL_ERR_ARGUMENT, "model_open: path is NULL"), NULL;
+        return kl_fail(KL_ERR_ARGUMENT, "model_open: path is NULL"), NULL;
     kl_model *m = model_read(device, path, &why);
     if (!m)
-        return file_error_report(site, "model_open", &why), NULL;
+        return file_error_report("model_open", &why), NULL;
     m->folding = kl_device_named("ref");
     if (!m->folding.id)
         m->folding = kl_device_default();
-    if (make_weights(site, m))
+    if (make_weights(m))
         return m;
-    kl_fail_at(site, kl_last_error_code(), kl_last_error());
+    kl_fail_at(NULL, kl_last_error_code(), kl_last_error()); /* of the trace, too, if one is open */
     kl_model_close(m);
     return NULL;
 }
@@ -61,9 +55,9 @@ void kl_model_close(kl_model *m)
     if (!m)
         return;
     for (uint32_t i = 0; i < m->nweight; i++)
-        (kl_release)(m->weight[i].t);
+        kl_release(m->weight[i].t);
     for (uint32_t i = 0; i < m->npool; i++)
-        (kl_release)(m->pool[i].t);
+        kl_release(m->pool[i].t);
     model_free(m);
 }
 
@@ -96,7 +90,7 @@ static kl_status no_such(const char *what, uint32_t i, uint32_t n)
 {
     char text[100];
     snprintf(text, sizeof text, "model_%s: there is no %s %u of %u", what, what, i, n);
-    return (kl_fail)(KL_ERR_ARGUMENT, text);
+    return kl_fail(KL_ERR_ARGUMENT, text);
 }
 
 kl_status kl_model_input(const kl_model *m, uint32_t i, kl_model_value *v)
@@ -148,7 +142,7 @@ static char *dims_of(const kl_model_value *v, char *to, size_t size)
     return to;
 }
 
-static bool fits_input(const kl_site *site, const kl_model_value *v, kl_tensor t)
+static bool fits_input(const kl_model_value *v, kl_tensor t)
 {
     kl_model_value have = {.dtype = kl_dtype_of(t), .symbol = {NULL}};
     have.rank = kl_shape(t, have.dims);
@@ -162,15 +156,14 @@ static bool fits_input(const kl_site *site, const kl_model_value *v, kl_tensor t
     snprintf(text, sizeof text, "model_call: input '%.100s' is %s, not %s", v->name, dims_of(v, a, sizeof a),
              have.rank < 0 ? "what was given, which is no tensor" : dims_of(&have, b, sizeof b));
     kl_status code = have.rank < 0 ? KL_ERR_HANDLE : v->dtype == have.dtype ? KL_ERR_SHAPE : KL_ERR_TYPE;
-    return kl_fail_at(site, code, text) == KL_OK;
+    return kl_fail(code, text) == KL_OK;
 }
 
-static bool model_check_inputs(const kl_site *site, kl_model *m, int64_t nin, const kl_tensor *in, int64_t nout,
-                               kl_tensor *out)
+static bool model_check_inputs(kl_model *m, int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
     char text[300];
     if (nin < 0 || nout < 0)
-        return kl_failf(site, KL_ERR_ARGUMENT, "model_call: %s is %" PRId64 "; a count is not negative",
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "model_call: %s is %" PRId64 "; a count is not negative",
                         nin < 0 ? "nin" : "nout", nin < 0 ? nin : nout) == KL_OK;
     if (!m || (nin && !in) || (nout && !out) || nin != m->main->nin || nout > m->main->nout) {
         snprintf(text, sizeof text, "model_call: %s; it has %u inputs and %u outputs, the call %" PRId64
@@ -178,18 +171,18 @@ static bool model_check_inputs(const kl_site *site, kl_model *m, int64_t nin, co
                  !m ? "model is NULL" : (nin && !in) || (nout && !out) ? "in or out is NULL"
                  : "other numbers of values",
                  kl_model_inputs(m), kl_model_outputs(m), nin, nout);
-        return kl_fail_at(site, KL_ERR_ARGUMENT, text) == KL_OK;
+        return kl_fail(KL_ERR_ARGUMENT, text) == KL_OK;
     }
     for (uint32_t i = 0; i < nin; i++) {
         kl_model_value v;
-        if (kl_model_input(m, i, &v) != KL_OK || !fits_input(site, &v, in[i]))
+        if (kl_model_input(m, i, &v) != KL_OK || !fits_input(&v, in[i]))
             return false;
     }
     return true;
 }
 
 /* A few numbers, such as a shape, compiled in. */
-static kl_tensor compiled_in(const kl_site *site, const struct run *r, const struct array *a)
+static kl_tensor compiled_in(const struct run *r, const struct array *a)
 {
     kl_tensor each[COMPILED_IN_MAX];
     for (int64_t i = 0; i < a->count; i++)
@@ -199,18 +192,18 @@ static kl_tensor compiled_in(const kl_site *site, const struct run *r, const str
 
 /* An output that is known while recording.  In a trace it is a constant, not an input of it, so that a program that is
  * compiled ahead of time has it inside, as it has weights. */
-static kl_tensor known_output(const kl_site *site, const struct run *r, struct array *a)
+static kl_tensor known_output(const struct run *r, struct array *a)
 {
     bool few = a->count > 1 && a->count <= COMPILED_IN_MAX;
     for (int64_t i = 0; few && i < a->count; i++) /* exact as doubles */
         few = fabs(array_float(a, i)) < 0x1p53;
     if (r->tracing)
-        return few ? compiled_in(site, r, a) : onnx_constant_of(site, r->m, a);
+        return few ? compiled_in(r, a) : onnx_constant_of(r->m, a);
     return kl_input(r->m->device, a->dtype, a->rank, a->dims, a->data);
 }
 
 /* Gives output i a handle of its own, even if it is the same value as another output or an input. */
-static bool take_output(const kl_site *site, struct frame *f, struct run *r, uint32_t i, kl_tensor *all)
+static bool take_output(struct frame *f, struct run *r, uint32_t i, kl_tensor *all)
 {
     kl_tensor *out = &all[i];
     struct value *v = frame_value(f, f->g->out[i]);
@@ -220,10 +213,10 @@ static bool take_output(const kl_site *site, struct frame *f, struct run *r, uin
         char text[300];
         snprintf(text, sizeof text, "model_call: output '%.200s' is %s", f->g->proto->output[i]->name,
                  v->list ? "a sequence, which has no tensor" : "not computed");
-        return kl_fail_at(site, v->list ? KL_ERR_TYPE : KL_ERR_ARGUMENT, text) == KL_OK;
+        return kl_fail(v->list ? KL_ERR_TYPE : KL_ERR_ARGUMENT, text) == KL_OK;
     }
     if (!t.id)
-        t = a->symbolic ? onnx_lengths_tensor(site, r->m->device, a) : known_output(site, r, a);
+        t = a->symbolic ? onnx_lengths_tensor(r->m->device, a) : known_output(r, a);
     bool own = r->tracing && !v->weight && !v->known;
     for (uint32_t k = 0; k < i; k++)
         own &= all[k].id != t.id;
@@ -237,12 +230,12 @@ static bool take_output(const kl_site *site, struct frame *f, struct run *r, uin
     return kl_check(*out) == KL_OK;
 }
 
-static bool call_model(const kl_site *site, struct run *r, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+static bool call_model(struct run *r, const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     const struct graph_def *g = r->m->main;
     struct frame f;
     if (!frame_open(&f, g, NULL, r))
-        return kl_fail_at(site, KL_ERR_MEMORY, "model_call: out of memory") == KL_OK;
+        return kl_fail(KL_ERR_MEMORY, "model_call: out of memory") == KL_OK;
     for (uint32_t i = 0; i < g->nin; i++) {
         struct value *v = &f.v[g->in[i]];
         v->t = in[i];
@@ -252,20 +245,19 @@ static bool call_model(const kl_site *site, struct run *r, const kl_tensor *in, 
     if (!ok) {
         char text[1000];
         snprintf(text, sizeof text, "model_call: %.980s", kl_last_error());
-        kl_fail_at(site, kl_last_error_code(), text);
+        kl_fail(kl_last_error_code(), text);
     }
     for (uint32_t i = 0; ok && i < nout; i++)
-        ok = take_output(site, &f, r, i, out);
+        ok = take_output(&f, r, i, out);
     frame_close(&f);
     return ok;
 }
 
 /* Outside of a trace, a call of a model with operator Gradient: in a trace of its own. */
-static kl_status call_in_trace(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout,
-                               kl_tensor *out)
+static kl_status call_in_trace(kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     kl_trace_begin(m->label);
-    kl_status status = kl_model_call_at(site, m, nin, in, nout, out);
+    kl_status status = kl_model_call(m, nin, in, nout, out);
     for (uint32_t i = 0; status == KL_OK && i < nout; i++)
         kl_keep(out[i]);
     kl_status end = kl_trace_end();
@@ -277,20 +269,19 @@ static kl_status call_in_trace(const kl_site *site, kl_model *m, uint32_t nin, c
     return status ? status : end;
 }
 
-kl_status kl_model_call_at(const kl_site *site, kl_model *m, int64_t nin, const kl_tensor *in, int64_t nout,
-                           kl_tensor *out)
+kl_status kl_model_call(kl_model *m, int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
     for (int64_t i = 0; out && i < nout; i++)
         out[i] = kl_none;
-    if (!model_check_inputs(site, m, nin, in, nout, out))
+    if (!model_check_inputs(m, nin, in, nout, out))
         return kl_last_error_code();
     if (m->differentiates && !kl_tracing())
-        return call_in_trace(site, m, (uint32_t)nin, in, (uint32_t)nout, out);
+        return call_in_trace(m, (uint32_t)nin, in, (uint32_t)nout, out);
     struct run r = {.m = m, .tracing = kl_tracing()};
     m->calls++;
     if (!r.tracing)
         kl_scope_begin();
-    bool ok = call_model(site, &r, in, (uint32_t)nout, out);
+    bool ok = call_model(&r, in, (uint32_t)nout, out);
     kl_status code = ok ? KL_OK : kl_last_error_code();
     for (int64_t i = 0; !ok && i < nout; i++) {
         if (out[i].id && !r.tracing)
@@ -311,7 +302,7 @@ kl_status kl_model_call_at(const kl_site *site, kl_model *m, int64_t nin, const 
 
 /* ---- tensors in files ---- */
 
-kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path)
+kl_tensor kl_model_read_tensor(kl_device device, const char *path)
 {
     struct file_error why = {0};
     struct bytes b;
@@ -328,7 +319,7 @@ kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const c
     if (t)
         onnx__tensor_proto__free_unpacked(t, NULL);
     if (!a)
-        return file_error_report(site, "model_read_tensor", &why), kl_none;
+        return file_error_report("model_read_tensor", &why), kl_none;
     kl_tensor h = kl_input(device, a->dtype, a->rank, a->dims, a->data);
     array_unref(a);
     return h;

@@ -14,10 +14,6 @@
 struct node;
 struct run;
 
-/* Calls of ops in functions that have a `struct node *n` are made at the node's own call site. */
-#undef KL_HERE
-#define KL_HERE (n->def->site)
-
 /* ---- tensor.c: arrays on the host ---- */
 /* Element types as ONNX numbers them (TensorProto.DataType), those that code names; older onnx.proto lack some. */
 enum onnx_element {
@@ -97,8 +93,8 @@ struct onnx_op {
     const char *name;
     int since, until;                 /* opsets */
     node_fn *fn;
-    kl_tensor (*unary)(const kl_site *site, kl_tensor a); /* of onnx_unary and onnx_binary */
-    kl_tensor (*binary)(const kl_site *site, kl_tensor a, kl_tensor b);
+    kl_tensor (*unary)(kl_tensor a); /* of onnx_unary and onnx_binary */
+    kl_tensor (*binary)(kl_tensor a, kl_tensor b);
     int arg;                          /* what several operators of one function differ in */
 };
 const struct onnx_op *onnx_op_find(const char *domain, const char *name, int opset); /* table.c */
@@ -250,7 +246,7 @@ bool onnx_give_value(struct node *n, uint32_t i, const struct value *v);
 kl_tensor onnx_tensor(struct node *n, struct array *a);    /* a known array recorded; takes it over */
 kl_tensor onnx_number(struct node *n, kl_dtype dtype, double v); /* [] compiled in */
 /* A known array as a constant of the model, which exists as long as that; kl_none or poison: reported. */
-kl_tensor onnx_constant_of(const kl_site *site, struct kl_model *m, struct array *a);
+kl_tensor onnx_constant_of(struct kl_model *m, struct array *a);
 struct type onnx_type_of(kl_tensor t);
 
 /* ---- half.c: half floats in operators composed of several ops ---- */
@@ -291,9 +287,9 @@ const char *onnx_length_text(int64_t length, char to[LENGTH_TEXT]);
 /* At most KL_MAX_RANK lengths of operand i: numbers from `least` on, or symbolic; false: reported. */
 bool onnx_lengths(struct node *n, uint32_t i, int64_t min, int64_t *v, int *count);
 /* The product of lengths, which may be symbolic; INT64_MIN: reported, or too large. */
-int64_t onnx_lengths_product(struct node *n, const int64_t *v, int count);
+int64_t onnx_lengths_product(const int64_t *v, int count);
 /* The array as a tensor: each run gives the lengths their values. */
-kl_tensor onnx_lengths_tensor(const kl_site *site, kl_device device, const struct array *a);
+kl_tensor onnx_lengths_tensor(kl_device device, const struct array *a);
 /* Computes the node's result from known operands with symbolic lengths, where its operator is one of shape arithmetic;
  * *done: it has.  false: reported. */
 bool onnx_lengths_node(struct node *n, bool *done);

@@ -90,7 +90,7 @@ bool onnx_fails(struct node *n, kl_status code, const char *fmt, ...)
     int used = snprintf(text, sizeof text, "%s: ", n->def->proto->op_type);
     vsnprintf(text + used, sizeof text - (size_t)used, fmt, ap);
     va_end(ap);
-    kl_fail_at(n->def->site, code, text);
+    kl_fail(code, text);
     n->run->reported = true;
     return false;
 }
@@ -173,7 +173,7 @@ static bool array_same(const struct array *a, const struct array *b)
 
 bool run_suspend(struct kl_model *m)
 {
-    if (m->suspended == 0 && (kl_trace_suspend)() != KL_OK)
+    if (m->suspended == 0 && kl_trace_suspend() != KL_OK)
         return false;
     m->suspended++;
     return true;
@@ -182,35 +182,35 @@ bool run_suspend(struct kl_model *m)
 void run_resume(struct kl_model *m)
 {
     if (--m->suspended == 0)
-        (kl_trace_resume)();
+        kl_trace_resume();
 }
 
 /* Makes a constant that exists as long as the model, so that equal numbers in another call give the same tensor. */
-static kl_tensor run_pooled(const kl_site *site, struct kl_model *m, struct array *a)
+static kl_tensor run_pooled(struct kl_model *m, struct array *a)
 {
     uint64_t hash = array_hash(a);
     for (uint32_t i = 0; i < m->npool; i++)
         if (m->pool[i].hash == hash && array_same(m->pool[i].array, a))
             return m->pool[i].t;
     if (m->suspended) /* of a probe, in a region of which nothing can be kept */
-        return kl_input_at(site, m->device, a->dtype, a->rank, a->dims, a->data);
+        return kl_input(m->device, a->dtype, a->rank, a->dims, a->data);
     if (m->npool == m->pool_cap) {
         uint32_t cap = m->pool_cap ? 2 * m->pool_cap : 16;
         struct pooled *more = realloc(m->pool, cap * sizeof *more);
         if (!more)
-            return kl_fail_at(site, KL_ERR_MEMORY, "a constant: out of memory"), kl_none;
+            return kl_fail(KL_ERR_MEMORY, "a constant: out of memory"), kl_none;
         m->pool = more;
         m->pool_cap = cap;
     }
     if (!run_suspend(m))
         return kl_none;
-    kl_tensor t = kl_keep_at(site, kl_input_at(site, m->device, a->dtype, a->rank, a->dims, a->data));
+    kl_tensor t = kl_keep(kl_input(m->device, a->dtype, a->rank, a->dims, a->data));
     bool ok = kl_check(t) == KL_OK;
     run_resume(m);
     if (!ok) {
         char why[600];
         snprintf(why, sizeof why, "a constant: %s", kl_last_error());
-        return kl_fail_at(site, kl_last_error_code(), why), kl_none;
+        return kl_fail(kl_last_error_code(), why), kl_none;
     }
     m->pool[m->npool++] = (struct pooled){array_ref(a), t, hash};
     return t;
@@ -226,14 +226,14 @@ static bool is_exact(const struct array *a)
            (v <= INT64_C(1) << 53 && v >= (a->dtype == KL_U64 ? 0 : -(INT64_C(1) << 53)));
 }
 
-kl_tensor onnx_constant_of(const kl_site *site, struct kl_model *m, struct array *a)
+kl_tensor onnx_constant_of(struct kl_model *m, struct array *a)
 {
     if (a->count == 0)
-        return kl_zeros_at(site, m->device, a->dtype, a->rank, a->dims);
+        return kl_zeros(m->device, a->dtype, a->rank, a->dims);
     if (a->count > 1 || !is_exact(a))
-        return run_pooled(site, m, a);
-    kl_tensor t = kl_const_at(site, m->device, a->dtype, array_float(a, 0));
-    return a->rank ? kl_reshape_at(site, t, a->rank, a->dims) : t;
+        return run_pooled(m, a);
+    kl_tensor t = kl_const(m->device, a->dtype, array_float(a, 0));
+    return a->rank ? kl_reshape(t, a->rank, a->dims) : t;
 }
 
 static kl_tensor array_recorded(struct node *n, struct array *a)
@@ -241,10 +241,10 @@ static kl_tensor array_recorded(struct node *n, struct array *a)
     if (a->symbolic && n->run->folding)
         return onnx_fails(n, KL_ERR_SHAPE, "a symbolic length has to be known while recording"), kl_none;
     if (a->symbolic)
-        return onnx_lengths_tensor(n->def->site, n->run->m->device, a);
+        return onnx_lengths_tensor(n->run->m->device, a);
     if (n->run->folding)
         return kl_input(onnx_device(n), a->dtype, a->rank, a->dims, a->data);
-    return onnx_constant_of(n->def->site, n->run->m, a);
+    return onnx_constant_of(n->run->m, a);
 }
 
 kl_tensor onnx_tensor(struct node *n, struct array *a)
@@ -290,10 +290,10 @@ static struct value *result_of(struct node *n, uint32_t i)
 static struct array *array_of_tensor(kl_tensor t, const struct type *y)
 {
     struct array *a = y->rank < 0 ? NULL : array_new(y->dtype, y->rank, y->dims);
-    if (a && (kl_read)(t, a->data, (size_t)a->count * kl_dtype_size(a->dtype)) == KL_OK)
+    if (a && kl_read_at(NULL, t, a->data, (size_t)a->count * kl_dtype_size(a->dtype)) == KL_OK)
         return a;
     if (!a)
-        (kl_fail)(y->rank < 0 ? KL_ERR_HANDLE : KL_ERR_MEMORY, y->rank < 0 ? "it is no tensor" : "out of memory");
+        kl_fail(y->rank < 0 ? KL_ERR_HANDLE : KL_ERR_MEMORY, y->rank < 0 ? "it is no tensor" : "out of memory");
     array_unref(a);
     return NULL;
 }
@@ -699,8 +699,6 @@ static bool run_node(struct node *n)
 {
     const struct node_def *d = n->def;
     struct run *r = n->run;
-    if (!d->site)
-        make_site(r->m, &n->frame->g->node[d - n->frame->g->node], n->frame->g);
     if (++r->steps > STEPS_MAX)
         return onnx_fails(n, KL_ERR_ARGUMENT, "the model runs more than %d nodes", STEPS_MAX);
     if (d->function)
@@ -716,11 +714,17 @@ static bool run_node(struct node *n)
 bool frame_run(struct frame *f, struct run *r)
 {
     if (r->depth >= DEEPEST)
-        return (kl_fail)(KL_ERR_ARGUMENT, "graphs in one another are too deep") == KL_OK;
+        return kl_fail(KL_ERR_ARGUMENT, "graphs in one another are too deep") == KL_OK;
     r->depth++;
     bool ok = true;
-    for (uint32_t i = 0; ok && i < f->g->nnode; i++)
+    const kl_site *outer = kl_set_call_site(NULL);
+    for (uint32_t i = 0; ok && i < f->g->nnode; i++) {
+        if (!f->g->node[i].site)
+            make_site(r->m, &f->g->node[i], f->g);
+        kl_set_call_site(f->g->node[i].site); /* a node's calls, and its errors, have its place in the file */
         ok = run_node(&f->node[i]);
+    }
+    kl_set_call_site(outer);
     r->depth--;
     return ok;
 }

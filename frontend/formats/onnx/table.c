@@ -4,8 +4,8 @@
 
 static const struct onnx_op table[] = {
 #define OP(name, since, until, fn, arg) {name, since, until, fn, NULL, NULL, arg},
-#define UNARY(name, since, until, op) {name, since, until, onnx_unary, kl_##op##_at, NULL, 0},
-#define BINARY(name, since, until, op) {name, since, until, onnx_binary, NULL, kl_##op##_at, 0},
+#define UNARY(name, since, until, op) {name, since, until, onnx_unary, kl_##op, NULL, 0},
+#define BINARY(name, since, until, op) {name, since, until, onnx_binary, NULL, kl_##op, 0},
 #include "ops.def"
 #undef OP
 #undef UNARY

@@ -478,7 +478,7 @@ static kl_status scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
 }
 
 /* Moves axis `axis` to the front or, with `back`, the first axis to that position. */
-static kl_tensor axis_moved(struct node *n, kl_tensor a, int axis, bool back)
+static kl_tensor axis_moved(kl_tensor a, int axis, bool back)
 {
     int order[KL_MAX_RANK], rank = kl_rank(a);
     for (int i = 0; i < rank; i++)
@@ -501,7 +501,7 @@ static kl_tensor scan_operand(struct node *n, uint32_t i, uint32_t k)
     int axis, first = 0;
     if (!onnx_type(n, i, &t) || !onnx_axis(n, scan_number(n, "scan_input_axes", k), t.rank, &axis))
         return kl_none;
-    kl_tensor a = axis_moved(n, onnx_in(n, i), axis, false);
+    kl_tensor a = axis_moved(onnx_in(n, i), axis, false);
     return scan_number(n, "scan_input_directions", k) ? kl_flip(a, 1, &first) : a;
 }
 
@@ -537,7 +537,7 @@ bool onnx_scan(struct node *n)
                 r = kl_flip(r, 1, &first);
             if (!onnx_axis(n, scan_number(n, "scan_output_axes", i - ncarried), kl_rank(r), &axis))
                 return false;
-            r = axis_moved(n, r, axis, true);
+            r = axis_moved(r, axis, true);
         }
         if (!onnx_give(n, i, r))
             return false;

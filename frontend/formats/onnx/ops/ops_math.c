@@ -5,7 +5,7 @@
 bool onnx_unary(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
-    return onnx_give(n, 0, n->def->op->unary(n->def->site, a));
+    return onnx_give(n, 0, n->def->op->unary(a));
 }
 
 /* Before opset 7 the second operand was broadcast only where attribute `broadcast` said so, from `axis` on. */
@@ -28,7 +28,7 @@ static kl_tensor second_operand(struct node *n)
 bool onnx_binary(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), b = second_operand(n);
-    return onnx_give(n, 0, n->def->op->binary(n->def->site, a, b));
+    return onnx_give(n, 0, n->def->op->binary(a, b));
 }
 
 static bool is_float_type(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d == KL_F32 || d == KL_F64; }
@@ -338,8 +338,8 @@ bool onnx_softmax(struct node *n)
         return false;
     at = axis;
     if (n->def->opset < 13) { /* the operand is taken as a matrix: axes before it are rows, the others columns */
-        int64_t dims[2] = {onnx_lengths_product(n, t.dims, axis),
-                           onnx_lengths_product(n, t.dims + axis, t.rank - axis)};
+        int64_t dims[2] = {onnx_lengths_product(t.dims, axis),
+                           onnx_lengths_product(t.dims + axis, t.rank - axis)};
         if (dims[0] == INT64_MIN || dims[1] == INT64_MIN)
             return false;
         a = kl_reshape(a, 2, dims);

@@ -7,13 +7,13 @@ static kl_tensor norm_number(struct node *n, kl_tensor like, double v) { return 
 /* ---- normalisation ---- */
 
 /* Reshapes [C] to broadcast to an operand whose axis 1 is the channels. */
-static kl_tensor per_channel(struct node *n, kl_tensor a, int rank, int64_t C)
+static kl_tensor per_channel(kl_tensor a, int rank, int64_t C)
 {
     int64_t dims[KL_MAX_RANK] = {C, 1, 1, 1, 1, 1, 1, 1};
     return kl_reshape(a, rank > 1 ? rank - 1 : 1, dims);
 }
 
-static bool norm_as(struct node *n, kl_tensor *v, kl_dtype d)
+static bool norm_as(kl_tensor *v, kl_dtype d)
 {
     if (v->id && kl_dtype_of(*v) != d)
         *v = kl_cast(*v, d);
@@ -29,20 +29,20 @@ static bool batch_norm_trained(struct node *n, const struct type *t, int64_t C, 
     for (int i = 0; i < t->rank; i++)
         if (i != 1)
             axes[count++] = i;
-    norm_as(n, &w, d);
-    norm_as(n, &b, d);
+    norm_as(&w, d);
+    norm_as(&b, d);
     own[0] = kl_mean(x, count, axes, false);
     own[1] = kl_var(x, count, axes, false, 0);
-    kl_tensor y = kl_div(kl_sub(x, per_channel(n, own[0], t->rank, C)),
-                         kl_sqrt(kl_add(per_channel(n, own[1], t->rank, C), norm_number(n, x, eps))));
-    y = kl_add(kl_mul(y, per_channel(n, w, t->rank, C)), per_channel(n, b, t->rank, C));
+    kl_tensor y = kl_div(kl_sub(x, per_channel(own[0], t->rank, C)),
+                         kl_sqrt(kl_add(per_channel(own[1], t->rank, C), norm_number(n, x, eps))));
+    y = kl_add(kl_mul(y, per_channel(w, t->rank, C)), per_channel(b, t->rank, C));
     bool ok = onnx_give_as(n, 0, y, t->dtype);
     for (uint32_t i = 0; i < 2 && ok; i++) {
         struct type s;
         ok = onnx_type(n, 3 + i, &s);
         old[i] = onnx_widened(n, 3 + i);
         kl_dtype wide = onnx_compute_dtype(s.dtype);
-        norm_as(n, &own[i], wide);
+        norm_as(&own[i], wide);
         kl_tensor keep = onnx_number(n, wide, momentum), take = onnx_number(n, wide, 1 - momentum);
         ok = ok && onnx_give_as(n, 1 + i, kl_add(kl_mul(old[i], keep), kl_mul(own[i], take)), s.dtype);
     }
@@ -59,11 +59,11 @@ bool onnx_batch_norm(struct node *n)
     int64_t C = t.rank > 1 ? t.dims[1] : 1;
     bool training = n->def->opset >= 14 ? onnx_attr_int(n, "training_mode", 0)
                     : n->def->opset < 7 ? !onnx_attr_int(n, "is_test", 0) && onnx_wants(n, 1) : false;
-    norm_as(n, &w, t.dtype);
-    norm_as(n, &b, t.dtype);
+    norm_as(&w, t.dtype);
+    norm_as(&b, t.dtype);
     if (!training) {
-        norm_as(n, &mean, t.dtype);
-        norm_as(n, &var, t.dtype);
+        norm_as(&mean, t.dtype);
+        norm_as(&var, t.dtype);
         return onnx_give(n, 0, kl_batch_norm(x, w, b, mean, var, false, 0, eps));
     }
     return batch_norm_trained(n, &t, C, eps, momentum);
@@ -199,21 +199,20 @@ bool onnx_dropout(struct node *n)
 /* ---- losses ---- */
 
 /* x: [N, C, ...], labels operand 1: [N, ...], weights of classes operand 2: [C] */
-static kl_tensor loss_of(struct node *n, kl_tensor (*loss)(const kl_site *, kl_tensor, kl_tensor,
-                                                           const kl_class_loss_options *))
+static kl_tensor loss_of(struct node *n, kl_tensor (*loss)(kl_tensor, kl_tensor, const kl_class_loss_options *))
 {
     kl_tensor x = onnx_in(n, 0), label = onnx_in(n, 1);
     kl_class_loss_options o = {.weight = onnx_in(n, 2), .ignores = onnx_attr(n, "ignore_index"),
                                .ignored = onnx_attr_int(n, "ignore_index", 0),
                                .reduction = onnx_attr_is(n, "reduction", "none", false) ? KL_LOSS_EACH
                                             : onnx_attr_is(n, "reduction", "sum", false) ? KL_LOSS_SUM : KL_LOSS_MEAN};
-    return loss(KL_HERE, x, label, &o);
+    return loss(x, label, &o);
 }
 
-bool onnx_nll_loss(struct node *n) { return onnx_give(n, 0, loss_of(n, kl_nll_loss_with_at)); }
+bool onnx_nll_loss(struct node *n) { return onnx_give(n, 0, loss_of(n, kl_nll_loss_with)); }
 
 bool onnx_softmax_cross_entropy(struct node *n)
 {
-    return onnx_give(n, 0, loss_of(n, kl_cross_entropy_with_at)) &&
+    return onnx_give(n, 0, loss_of(n, kl_cross_entropy_with)) &&
            (!onnx_wants(n, 1) || onnx_give(n, 1, kl_log_softmax(onnx_in(n, 0), 1)));
 }

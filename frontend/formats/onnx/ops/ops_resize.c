@@ -74,7 +74,7 @@ static void resize_modes(const struct node *n, kl_resize_options *o)
 
 /* Nearest elements before opset 11: the one below i / scale, but where an axis gets shorter the one above, as the tests
  * of that opset and onnxruntime have it.  Axes are independent: first those that get shorter. */
-static kl_tensor resize_nearest_10(struct node *n, kl_tensor x, const struct resize_axes *all, kl_resize_options *o)
+static kl_tensor resize_nearest_10(kl_tensor x, const struct resize_axes *all, kl_resize_options *o)
 {
     for (int shorter = 1; shorter >= 0; shorter--) {
         struct resize_axes part = {0};
@@ -136,7 +136,7 @@ bool onnx_resize(struct node *n)
     resize_modes(n, &o);
     bool wide = !onnx_is_float(t.dtype) && o.sampling != KL_SAMPLING_NEAREST;
     if (opset < 11 && o.sampling == KL_SAMPLING_NEAREST)
-        return onnx_give(n, 0, resize_nearest_10(n, x, &axes, &o));
+        return onnx_give(n, 0, resize_nearest_10(x, &axes, &o));
     kl_tensor y = kl_resize(wide ? kl_cast(x, KL_F32) : x, axes.n, axes.axis, axes.out, &o);
     return onnx_give(n, 0, wide ? kl_cast(y, t.dtype) : y);
 }

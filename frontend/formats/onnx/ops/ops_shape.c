@@ -179,7 +179,7 @@ bool onnx_flatten(struct node *n)
     if (axis < 0 || axis > t.rank)
         return onnx_fails(n, KL_ERR_SHAPE, "there is no axis %lld", (long long)axis);
     int at = (int)axis;
-    int64_t dims[2] = {onnx_lengths_product(n, t.dims, at), onnx_lengths_product(n, t.dims + at, t.rank - at)};
+    int64_t dims[2] = {onnx_lengths_product(t.dims, at), onnx_lengths_product(t.dims + at, t.rank - at)};
     return dims[0] != INT64_MIN && dims[1] != INT64_MIN && onnx_give(n, 0, kl_reshape(a, 2, dims));
 }
 

@@ -65,7 +65,7 @@ bool onnx_mel_weight_matrix(struct node *n)
 }
 
 /* re, im (or kl_none): [..., length]; the result: [..., bins, 2] */
-static kl_tensor onnx_fourier(struct node *n, kl_tensor re, kl_tensor im, int64_t bins, bool inverse)
+static kl_tensor onnx_fourier(kl_tensor re, kl_tensor im, int64_t bins, bool inverse)
 {
     kl_tensor z = kl_fft(im.id ? kl_complex(re, im) : re, -1, inverse);
     return kl_stack(2, (kl_tensor[]){kl_narrow(kl_real(z), -1, 0, bins), kl_narrow(kl_imag(z), -1, 0, bins)}, -1);
@@ -73,7 +73,7 @@ static kl_tensor onnx_fourier(struct node *n, kl_tensor re, kl_tensor im, int64_
 
 /* Real or imaginary parts of the spectrum of a real signal of `length` elements, from its first length / 2 + 1 bins:
  * bin k is the conjugate of bin length - k. */
-static kl_tensor whole_spectrum(struct node *n, kl_tensor bins, int64_t length, bool imaginary)
+static kl_tensor whole_spectrum(kl_tensor bins, int64_t length, bool imaginary)
 {
     int64_t given = length / 2 + 1, mirrored = length - given;
     int last = kl_rank(bins) - 1;
@@ -121,10 +121,10 @@ bool onnx_dft(struct node *n)
         back[i] = i < axis ? i : i == axis ? r - 2 : i - 1;
     back[r - 1] = r - 1;
     if (to_real) {
-        kl_tensor z = kl_complex(whole_spectrum(n, re, length, false), whole_spectrum(n, im, length, true));
+        kl_tensor z = kl_complex(whole_spectrum(re, length, false), whole_spectrum(im, length, true));
         return onnx_give_as(n, 0, kl_permute(kl_unsqueeze(kl_real(kl_fft(z, -1, true)), -1), back), t.dtype);
     }
-    kl_tensor y = onnx_fourier(n, re, im, half ? length / 2 + 1 : length, inverse);
+    kl_tensor y = onnx_fourier(re, im, half ? length / 2 + 1 : length, inverse);
     return onnx_give_as(n, 0, kl_permute(y, back), t.dtype);
 }
 
@@ -150,5 +150,5 @@ bool onnx_stft(struct node *n)
         if (onnx_has(n, 2))
             part[i] = kl_mul(part[i], onnx_widened(n, 2));
     }
-    return onnx_give_as(n, 0, onnx_fourier(n, part[0], part[1], bins, false), t.dtype);
+    return onnx_give_as(n, 0, onnx_fourier(part[0], part[1], bins, false), t.dtype);
 }
