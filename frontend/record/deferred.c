@@ -16,13 +16,10 @@ enum {
 };
 #define PINNED_LIMIT ((size_t)64 << 20) /* bytes of known values above which a collection is useful */
 
-/* UNTRACKED: not below a marked handle; DERIVED: below one; ORIGIN: the marked handle's own node */
-enum track { UNTRACKED, DERIVED, ORIGIN };
-
 struct deferred {
     struct recording r;
     struct buffer **known;     /* per node: its value, or NULL */
-    uint8_t *track;            /* per node: enum track */
+    uint8_t *track;            /* per node: bits of enum track */
     bool *computed;            /* per node: a read has computed it, even if its value was dropped since */
     uint32_t known_cap, track_cap, computed_cap;
     size_t pinned;             /* bytes of known values */
@@ -95,7 +92,7 @@ void deferred_bind(struct entry *x, ref r)
         entry_at(attached)->prev = x->index;
     attached = x->index;
     if (x->requires_grad)
-        now.track[r] = ORIGIN;
+        now.track[r] |= ORIGIN;
 }
 
 void deferred_unbind(struct entry *x)
@@ -116,7 +113,7 @@ void deferred_mark(struct entry *x)
 {
     x->requires_grad = true;
     if (x->node != NIL)
-        now.track[x->node] = ORIGIN;
+        now.track[x->node] |= ORIGIN;
 }
 
 bool deferred_marked(const bool *reach, struct handle_list *out)
@@ -151,30 +148,7 @@ ref deferred_node(struct entry *x, struct err *e)
     return r;
 }
 
-/* ---- nodes that a set of roots needs ---- */
-
-enum need { NEED_VALUE = 1, NEED_HISTORY = 2 };
-
-/* Does the search end at node r? It ends at known values, except where a gradient needs the path to a marked node. */
-static bool deferred_ends_at(ref r, uint8_t need)
-{
-    return now.known[r] && !((need & NEED_HISTORY) && now.track[r] == DERIVED);
-}
-
-/* Propagates the marks of the roots to all nodes that they depend on. */
-static void deferred_spread(uint8_t *need)
-{
-    const struct graph *g = now.r.g;
-    for (ref r = g->nnode - 1; r > 0; r--) {
-        const struct node *n = node_at(g, r);
-        if (!need[r] || deferred_ends_at(r, need[r]))
-            continue;
-        for (unsigned i = 0; i < node_nin(n); i++)
-            need[node_in(g, n, i)] |= need[r];
-        if (n->op == OP_grad)
-            need[n->in[0]] |= NEED_HISTORY;
-    }
-}
+/* ---- copying what is needed ---- */
 
 /* Copies one needed node to another recording; map has its operands there. */
 static ref copy_node(struct recording *to, ref r, bool as_leaf, const ref *map)
@@ -208,58 +182,43 @@ static void deferred_forget(struct deferred *a)
     a->borrowed = 0;
 }
 
-static void mark_reachable(uint8_t *need)
+static void mark_reachable(struct need *need)
 {
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
         const struct entry *x = entry_at(i);
         if (!x->buffer)
-            need[x->node] |= NEED_VALUE;
-        if (now.track[x->node] == DERIVED)
-            need[x->node] |= NEED_HISTORY;
+            need->kind[x->node] |= NEED_VALUE;
+        if (now.track[x->node] & DERIVED)
+            need->kind[x->node] |= NEED_HISTORY;
     }
-    deferred_spread(need);
+    need_spread(need);
 }
 
-/* Recomputes which nodes are tracked, for nodes of which no gradient can be requested any more.  The node of an earlier
- * version of a marked state is an origin only while a pending grad node refers to it. */
-static bool track_anew(void)
+/* Recomputes which nodes are tracked.  An earlier version of a marked state is no origin any more. */
+static void track_anew(void)
 {
-    const struct graph *g = now.r.g;
-    enum { REACHED = 1, KEPT = 2 };
-    uint8_t *mark = mem_alloc(g->nnode);
-    if (!mark)
-        return false;
-    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
-        const struct entry *x = entry_at(i);
-        mark[x->node] |= (!x->buffer ? REACHED : 0) | (x->requires_grad ? KEPT : 0);
-    }
-    for (ref r = g->nnode - 1; r > 0; r--) {
-        const struct node *n = node_at(g, r);
-        for (unsigned i = 0; (mark[r] & REACHED) && i < node_nin(n); i++)
-            mark[node_in(g, n, i)] |= REACHED;
-        if ((mark[r] & REACHED) && n->op == OP_grad && now.track[n->in[1]] == ORIGIN)
-            mark[n->in[1]] |= KEPT;
-    }
-    for (ref r = 1; r < g->nnode; r++)
-        now.track[r] = (mark[r] & KEPT) ? ORIGIN : is_derived(r) ? DERIVED : UNTRACKED;
-    mem_free(mark);
-    return true;
+    memset(now.track, UNTRACKED, now.r.g->nnode);
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        if (entry_at(i)->requires_grad)
+            now.track[entry_at(i)->node] = ORIGIN;
+    for (ref r = 1; r < now.r.g->nnode; r++)
+        now.track[r] |= is_derived(r) ? DERIVED : 0;
 }
 
 /* Copies the needed nodes to `spare`; false: out of memory, nothing has changed. */
-static bool copy_reachable(const uint8_t *need, ref *map)
+static bool copy_reachable(const struct need *need, ref *map)
 {
     if (!recording_open(&spare.r, "lazy") || !deferred_make_room(&spare, now.r.g->nnode))
         return false;
     for (ref r = 1; r < now.r.g->nnode; r++) {
-        if (!need[r])
+        if (!need->kind[r])
             continue;
-        bool as_leaf = deferred_ends_at(r, need[r]);
+        bool as_leaf = need_ends_at(need, r);
         map[r] = copy_node(&spare.r, r, as_leaf, map);
         if (map[r] == NIL)
             return false;
         spare.known[map[r]] = NULL;
-        spare.track[map[r]] = as_leaf && now.track[r] == DERIVED ? UNTRACKED : now.track[r];
+        spare.track[map[r]] = as_leaf ? now.track[r] & ORIGIN : now.track[r];
         spare.computed[map[r]] = now.computed[r];
     }
     return true;
@@ -284,13 +243,14 @@ void deferred_collect(void)
     if (!now.r.g || now.r.g->nnode == 1)
         return;
     uint32_t n = now.r.g->nnode;
-    uint8_t *need = mem_alloc(n);
+    struct need need;
     ref *map = mem_alloc(n * sizeof *map);
     spare.pinned = 0;
     spare.borrowed = 0;
-    if (need && map && track_anew()) {
-        mark_reachable(need);
-        if (copy_reachable(need, map)) {
+    if (need_init(&need, now.r.g, now.known, now.track) && map) {
+        track_anew();
+        mark_reachable(&need);
+        if (copy_reachable(&need, map)) {
             for (ref r = 1; r < n; r++)
                 if (map[r] && now.known[r])
                     deferred_map_insert(&spare, map[r], now.known[r]);
@@ -302,7 +262,7 @@ void deferred_collect(void)
             recording_open(&spare.r, "lazy");
         }
     }
-    mem_free(need);
+    need_free(&need);
     mem_free(map);
     after_last = now.r.g->nnode;
     pinned_limit = now.pinned > PINNED_LIMIT / 2 ? 2 * now.pinned : PINNED_LIMIT;
@@ -338,11 +298,11 @@ static void batch_free(struct deferred_batch *b)
 /* Intermediate lazy handles become outputs, too: storing a value now costs one store, recomputing it later the whole
  * chain.  Views that were not requested are excluded: they may be many times larger than their source and are cheap to
  * make. */
-static bool batch_outputs(struct deferred_batch *b, const uint8_t *need, const ref *map, uint32_t *out_of)
+static bool batch_outputs(struct deferred_batch *b, const struct need *need, const ref *map, uint32_t *out_of)
 {
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
         const struct entry *x = entry_at(i);
-        if (!x->buffer && need[x->node] && !op_is_view(node_at(now.r.g, x->node)->op))
+        if (!x->buffer && need->kind[x->node] && !op_is_view(node_at(now.r.g, x->node)->op))
             out_of[x->node] = 1;
     }
     for (ref r = 1; r < now.r.g->nnode; r++) { /* in order of recording, so that equal programs are equal graphs */
@@ -373,13 +333,13 @@ static bool is_work(unsigned op)
  * time.  Reading pending values one by one then costs at most twice as much as computing them together.  A state that
  * is assigned in each step of a loop gets its value at the latest when the next step's value is read, so no read goes
  * back to the first step.  Returns whether a handle was marked. */
-static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
+static bool add_recomputed(struct need *need, uint8_t *again, uint32_t *out_of)
 {
     const struct graph *g = now.r.g;
     bool any = false, added = false;
     for (ref r = 1; r < g->nnode; r++) { /* again: the node's value or its history needs such a node */
         const struct node *n = node_at(g, r);
-        bool twice = need[r] && !deferred_ends_at(r, need[r]) && now.computed[r] && is_work(n->op);
+        bool twice = need->kind[r] && !need_ends_at(need, r) && now.computed[r] && is_work(n->op);
         any |= twice;
         again[r] = twice ? NEED_VALUE | NEED_HISTORY : 0;
         for (unsigned i = 0; i < node_nin(n); i++)
@@ -393,12 +353,12 @@ static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
         const struct entry *x = entry_at(i);
         if (!x->buffer && (again[x->node] & NEED_VALUE) && x->device != DEVICE_META) {
             added |= !out_of[x->node];
-            need[x->node] |= NEED_VALUE;
+            need->kind[x->node] |= NEED_VALUE;
             out_of[x->node] = 1;
         }
     }
     if (added)
-        deferred_spread(need);
+        need_spread(need);
     return added;
 }
 
@@ -409,13 +369,14 @@ static bool batch_extract(struct deferred_batch *b, const kl_tensor *h, uint32_t
     uint32_t nodes = now.r.g->nnode, handles = 0;
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
         handles++;
-    uint8_t *need = mem_alloc(nodes);
+    struct need need;
     ref *map = mem_alloc(nodes * sizeof *map);
     uint32_t *out_of = mem_alloc(nodes * sizeof *out_of);
     uint8_t *again = *more ? mem_alloc(nodes * sizeof *again) : NULL;
-    bool ok = need && map && out_of && (again || !*more) && track_anew() && batch_room(b, nodes, handles) &&
-        recording_open(&b->r, "lazy");
+    bool ok = need_init(&need, now.r.g, now.known, now.track) && map && out_of && (again || !*more) &&
+        batch_room(b, nodes, handles) && recording_open(&b->r, "lazy");
     if (ok) {
+        track_anew();
         for (uint32_t i = 0; i < n; i++) {
             struct err e;
             e.code = KL_OK;
@@ -424,14 +385,14 @@ static bool batch_extract(struct deferred_batch *b, const kl_tensor *h, uint32_t
                 out_of[x->node] = 1;
         }
         for (ref r = 1; r < nodes; r++)
-            need[r] = out_of[r] ? NEED_VALUE : 0;
-        deferred_spread(need);
-        *more = *more && add_recomputed(need, again, out_of);
+            need.kind[r] = out_of[r] ? NEED_VALUE : 0;
+        need_spread(&need);
+        *more = *more && add_recomputed(&need, again, out_of);
     }
     for (ref r = 1; ok && r < nodes; r++) {
-        if (!need[r])
+        if (!need.kind[r])
             continue;
-        bool as_leaf = deferred_ends_at(r, need[r]);
+        bool as_leaf = need_ends_at(&need, r);
         map[r] = copy_node(&b->r, r, as_leaf, map);
         ok = map[r] != NIL;
         now.computed[r] |= !as_leaf;
@@ -441,8 +402,8 @@ static bool batch_extract(struct deferred_batch *b, const kl_tensor *h, uint32_t
                 buffer_ref(now.known[r]);
         }
     }
-    ok = ok && batch_outputs(b, need, map, out_of);
-    mem_free(need);
+    ok = ok && batch_outputs(b, &need, map, out_of);
+    need_free(&need);
     mem_free(map);
     mem_free(out_of);
     mem_free(again);
@@ -538,7 +499,7 @@ bool deferred_compute(const kl_tensor *h, uint32_t n, struct err *e)
 static bool any_history(void)
 {
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
-        if (now.track[entry_at(i)->node] == DERIVED)
+        if (now.track[entry_at(i)->node] & DERIVED)
             return true;
     return false;
 }

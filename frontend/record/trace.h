@@ -23,6 +23,28 @@ bool deferred_compute_device(int device, struct err *e);
 void deferred_collect(void);                       /* frees nodes that no handle can reach */
 void deferred_limit(void);                         /* limits the graph's size; called before an op is recorded */
 
+/* ---- need.c: which nodes of the deferred graph a set of roots needs ---- */
+/* A node's relation to the handles that kl_requires_grad marked, bits: it depends on the node of one; it is one. */
+enum track { UNTRACKED = 0, DERIVED = 1, ORIGIN = 2 };
+enum need_kind { NEED_VALUE = 1, NEED_HISTORY = 2 }; /* NEED_HISTORY: of a handle, down to marked ones */
+/* Arrays by node. */
+struct need {
+    const struct graph *g;
+    struct buffer *const *known; /* NULL: the value is not known */
+    const uint8_t *track;        /* enum track */
+    uint8_t *kind;               /* enum need_kind */
+    uint32_t *until;             /* history is needed down to this variable of a grad node; UINT32_MAX: none is */
+    uint32_t *newest;            /* the highest variable of any grad node that it is or depends on; 0: none */
+};
+/* false: out of memory.  Then need_free, too.  The caller sets kind[] of the roots. */
+bool need_init(struct need *need, const struct graph *g, struct buffer *const *known, const uint8_t *track);
+void need_free(struct need *need);
+/* Propagates the needs of the roots to all nodes that they depend on; may be repeated with more roots. */
+void need_spread(struct need *need);
+/* Is a needed node read like an input? Those whose value is known are, except where a gradient needs the path through
+ * them. */
+bool need_ends_at(const struct need *need, ref r);
+
 /* ---- replay_log.c: the recordings of the last traces of each name, with which the next is compared ---- */
 struct replay_call {               /* a call that was recorded, or a state that was bound */
     struct node key;             /* as called: operands before broadcasting, the call's device + 1, no site */
