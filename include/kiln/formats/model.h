@@ -7,7 +7,7 @@
  *         kl_read(y, scores, sizeof scores);
  *
  * A call records the model's operators as Kiln's ops, in a trace or outside of one, and they are fused, differentiated
- * and run on every device like other ops.  Operators of opset 7 to 22 are supported (frontend/formats/onnx/ops.def in
+ * and run on every device like other ops.  Operators of opset 7 to 28 are supported (frontend/formats/onnx/ops.def in
  * Kiln's sources lists them).  A model with other operators is not loaded, and the error names all of them.
  *
  * Values that determine shapes (such as the operand `shape` of Reshape) must be known while a call records, and so
