@@ -145,7 +145,7 @@ bool onnx_mod(struct node *n)
     return onnx_give(n, 0, float_mod(n, a, b));
 }
 
-/* A count below 0 or beyond the width leaves what extending the sign gives: 0, or -1 of a negative number to the right. */
+/* A count below 0 or beyond the width leaves what extending the sign gives: 0, or -1 of a negative number. */
 bool onnx_bit_shift(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1);

@@ -112,7 +112,7 @@ static kl_tensor codes_of(struct node *n, kl_tensor a, int32_t element)
         return kl_cast(kl_shr(bits, onnx_number(n, KL_U32, 23)), KL_U8);
     }
     if (element != ONNX_FLOAT4E2M1)
-        return kl_float8_encode(a, float8_of(element), true);
+        return kl_float8_encode(a, float8_of(element), false);
     kl_tensor bits = kl_bitcast(a, KL_U16); /* of f16: 0.5 is 0x3800, with the code 1; 6 is 0x4600, with 7 */
     kl_tensor size = kl_and(bits, onnx_number(n, KL_U16, 0x7fff)), zero = onnx_number(n, KL_U16, 0);
     kl_tensor half = onnx_number(n, KL_U16, 0x3800);

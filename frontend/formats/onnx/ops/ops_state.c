@@ -8,7 +8,6 @@
 enum { RULE_LINEAR, RULE_GATED, RULE_DELTA, RULE_GATED_DELTA };
 
 struct linear_attention {
-    struct node *n;
     int rule;
     bool has_decay, has_beta;
     int64_t batch, length, heads, groups, key_depth, value_depth; /* B, T, H, G, Dk, Dv */
@@ -28,7 +27,6 @@ static bool rule_of(struct node *n, int *rule)
 static kl_status linear_attention_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct linear_attention *a = ctx;
-    struct node *n = a->n;
     kl_tensor state = in[0], q = in[1], k = in[2], v = in[3];
     int64_t each = a->heads / a->groups, B = a->batch, G = a->groups;
     uint32_t at = 4;
@@ -91,7 +89,7 @@ static bool linear_attention_operands(struct node *n, struct linear_attention *a
 
 bool onnx_linear_attention(struct node *n)
 {
-    struct linear_attention a = {.n = n};
+    struct linear_attention a = {.rule = 0};
     struct type t, s;
     kl_tensor rows[5], out[2], state;
     uint32_t count = 0;

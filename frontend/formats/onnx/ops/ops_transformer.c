@@ -35,7 +35,7 @@ static kl_tensor rotary_angles(struct node *n, uint32_t i, int heads_axis)
 }
 
 /* x: [.., R], pairs (i, i + R/2), or interleaved (2i, 2i + 1), turned by the angles. */
-static kl_tensor rotary_turned(struct node *n, kl_tensor x, kl_tensor cosine, kl_tensor sine, bool interleaved)
+static kl_tensor rotary_turned(kl_tensor x, kl_tensor cosine, kl_tensor sine, bool interleaved)
 {
     struct type t = onnx_type_of(x);
     int last = t.rank - 1;
@@ -90,7 +90,7 @@ bool onnx_rotary_embedding(struct node *n)
                           c.rank ? (long long)c.dims[c.rank - 1] : 0LL);
     int heads_axis = t.rank == 3 ? 2 : 1;
     kl_tensor cosine = rotary_angles(n, 1, heads_axis), sine = rotary_angles(n, 2, heads_axis);
-    kl_tensor y = rotary_turned(n, turned == depth ? x : kl_narrow(x, 3, 0, turned), cosine, sine, interleaved);
+    kl_tensor y = rotary_turned(turned == depth ? x : kl_narrow(x, 3, 0, turned), cosine, sine, interleaved);
     if (turned < depth)
         y = kl_concat(2, (kl_tensor[]){y, kl_narrow(x, 3, turned, depth - turned)}, 3);
     return onnx_give_as(n, 0, t.rank == 3 ? kl_reshape(y, 3, t.dims) : y, t.dtype);
@@ -151,10 +151,8 @@ static bool attention_read(struct node *n, struct attention_node *a)
     struct type k_type, v_type;
     if (!onnx_type(n, 0, &a->q_type) || !onnx_type(n, 1, &k_type) || !onnx_type(n, 2, &v_type))
         return false;
-    a->q = attention_operand(n, 0, q_heads);
-    a->k = attention_operand(n, 1, kv_heads);
-    a->v = attention_operand(n, 2, kv_heads);
-    if (!a->q.id || !a->k.id || !a->v.id)
+    if (!(a->q = attention_operand(n, 0, q_heads)).id || !(a->k = attention_operand(n, 1, kv_heads)).id ||
+        !(a->v = attention_operand(n, 2, kv_heads)).id)
         return false;
     if (onnx_has(n, 4) != onnx_has(n, 5) || (onnx_has(n, 4) && onnx_has(n, 6)))
         return onnx_fails(n, KL_ERR_ARGUMENT, "past keys without past values, or with nonpad_kv_seqlen");
@@ -227,12 +225,12 @@ static kl_tensor attention_all_masks(struct node *n, const struct attention_node
 }
 
 /* [B, G, M, D] as [B, H, M, D]: a head of keys serves H / G adjacent heads of queries. */
-static kl_tensor attention_repeated(struct node *n, const struct attention_node *a, kl_tensor t)
+static kl_tensor attention_repeated(const struct attention_node *a, kl_tensor t)
 {
     return a->heads == a->groups ? t : kl_repeat(t, 1, a->heads / a->groups);
 }
 
-static kl_tensor attention_wide(struct node *n, kl_tensor t)
+static kl_tensor attention_wide(kl_tensor t)
 {
     kl_dtype d = kl_dtype_of(t), wide = onnx_compute_dtype(d);
     return d == wide ? t : kl_cast(t, wide);
@@ -245,8 +243,8 @@ static kl_tensor attention_by_scores(struct node *n, const struct attention_node
     int64_t mode = onnx_attr_int(n, "qk_matmul_output_mode", 0);
     double cap = onnx_attr_float(n, "softcap", 0);
     int last = 3;
-    kl_tensor q = attention_wide(n, a->q), k = attention_repeated(n, a, attention_wide(n, a->k));
-    kl_tensor v = attention_repeated(n, a, attention_wide(n, a->v));
+    kl_tensor q = attention_wide(a->q), k = attention_repeated(a, attention_wide(a->k));
+    kl_tensor v = attention_repeated(a, attention_wide(a->v));
     kl_dtype d = kl_dtype_of(q);
     kl_tensor s = kl_mul(kl_matmul(q, kl_transpose(k, 2, 3)), onnx_number(n, d, a->scale));
     *scores = s;
