@@ -12,8 +12,10 @@
  *
  * Stack: 64 KiB of the calling thread are enough for every call. Where less than 512 KiB are left, code generators run
  * on a thread of their own. Kiln's own threads have at least 1 MiB. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_EMBED_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_EMBED_H
 
 #ifdef __cplusplus
@@ -78,5 +80,6 @@ KL_API const char *kl_log_level_name(kl_log_level level);
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

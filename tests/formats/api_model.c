@@ -1,6 +1,7 @@
 /* <kiln/formats/model.h>: models written here, loaded, called, trained; files that are damaged, or mean harm. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 static kl_device dev;

@@ -2,6 +2,7 @@
  * overloads differ; attributes of the wrong type, and what newer files say: nothing is read as something else. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 /* AttributeProto.type */

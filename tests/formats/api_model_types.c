@@ -2,6 +2,7 @@
  * to them, blocks of scales, and operators that those opsets brought, beside plain loops. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 enum { UINT8 = 2, INT8 = 3, UINT16 = 4, FLOAT16 = 10, F8E4M3FN = 17, F8E5M2 = 19, UINT4 = 21, INT4 = 22, OPSET = 21 };

@@ -8,6 +8,7 @@
  * KILN_TEST_ONNX names another folder of such models.  ONNX's Python package writes one (FOLDER/node must exist):
  * `python -m onnx.backend.test.cmd_tools generate-data -o FOLDER`. */
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <dirent.h>
 #include <sys/stat.h>
 

@@ -2,6 +2,7 @@
  * masks, windows, heads and pasts; elements of 2 and 4 bits, powers of two, and their bits; what is refused. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 enum { OPSET = 28, UINT8 = 2, INT8 = 3, F4E2M1 = 23, F8E8M0 = 24, UINT2 = 25, INT2 = 26, MAX_NUMBERS = 4096 };

@@ -3,6 +3,7 @@
  * large that their squares are no f16. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 enum { FLOAT16 = 10, BFLOAT16 = 16, UINT8 = 2, INT8 = 3, OPERANDS = 9, RESULTS = 3, MAX_COUNT = 1 << 9 };

@@ -9,6 +9,7 @@
 #define KILN_ONNX_H
 #include "frontend/formats/file_open.h"
 #include "onnx.pb-c.h"
+#include <kiln/onnx.h>
 #include <stdatomic.h>
 
 struct node;
