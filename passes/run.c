@@ -21,7 +21,8 @@ const struct pass_info *pass_find(const char *name, size_t len)
 static bool passes_check(struct graph *g, const struct pass_options *o, const char *after)
 {
     struct err e = {0};
-    if (o->verify && !graph_verify(g, &e))
+    bool placeholders = o->placeholders && o->placeholders->n;
+    if (o->verify && !(placeholders ? graph_verify_placeholders : graph_verify)(g, &e))
         return err_set(&g->err, e.code == KL_ERR_MEMORY ? KL_ERR_MEMORY : KL_ERR_INTERNAL, "after %s: %s", after,
                        e.msg);
     return true;

@@ -51,11 +51,6 @@ void n_attention_gradient(struct graph *g, ref y, ref dy, ref din[3]);
 ref n_copy(struct graph *g, ref a, unsigned device);
 ref n_grad(struct graph *g, ref loss, ref wrt);
 ref n_proj(struct graph *g, ref region, uint32_t index); /* the existing node of that index, or a new one */
-/* Is it a slice whose start or count has symbols, or a pad of a symbolic axis to one whose length is a number? */
-bool node_is_symbolic_part(const struct graph *g, ref r);
-/* Such a node of `from`, built in `to`, whose nodes `map` gives, of other ops: a gather, a scatter that copies, or a
- * slice between flips. */
-ref n_symbolic_part(struct graph *to, const struct graph *from, ref r, const ref *map);
 /* Shared by gradient rules. */
 ref n_pick(struct graph *g, ref a, ref b);        /* 1 where a > b, 0.5 where equal, else 0, in a's dtype */
 ref n_cos_of_asin(struct graph *g, ref a);           /* sqrt(1 - a^2) */

@@ -149,5 +149,8 @@ void graph_difference(const struct graph *g, const struct graph *known, char *te
 /* ---- verify.c ---- */
 /* Checks every invariant of this header; false: *e names the node and the rule.  Linear in the number of nodes. */
 bool graph_verify(const struct graph *g, struct err *e);
+/* The same of a graph with placeholder sizes, but for lengths that are sums: the placeholder of n + 1 is a number of
+ * its own. */
+bool graph_verify_placeholders(const struct graph *g, struct err *e);
 
 #endif

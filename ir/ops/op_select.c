@@ -200,28 +200,57 @@ static val is_within(struct kernel *k, val i, int64_t last)
     return above && below ? k_prim(k, P_AND, above, below, 0) : above ? above : below;
 }
 
+/* The same for a last index that may have symbols. */
+static val is_within_to(struct kernel *k, val i, val last)
+{
+    int64_t number, low, high, min, max;
+    if (ix_const(k, last, &number))
+        return is_within(k, i, number);
+    ix_range(k, i, &low, &high);
+    ix_range(k, last, &min, &max);
+    val above = low < 0 ? k_prim(k, P_LE, k_int(k, 0), i, 0) : 0;
+    val below = high > min ? k_prim(k, P_LE, i, last, 0) : 0;
+    return above && below ? k_prim(k, P_AND, above, below, 0) : above ? above : below;
+}
+
+/* The last index of `length` elements, each `step` after the one before it; negative: there are none. */
+static val last_index(struct kernel *k, struct size length, int64_t step)
+{
+    if (size_is_constant(length))
+        return k_int(k, (length.number - 1) * step);
+    return ix_scale(k, ix_sub(k, ix_size(k, length), k_int(k, 1)), step);
+}
+
+/* Must an operand of this length be read under a mask at index i, which may be outside of it?  Where it has no elements
+ * for some values of the symbols, there is none to clamp to. */
+static bool reads_masked(const struct kernel *k, val i, struct size length)
+{
+    return k->inst[i].varying || size_min(k->placeholders, length) == 0;
+}
+
 /* Where some lanes are inside and some outside, the operand is loaded under a mask.  Its index then stays linear, so
  * lanes that are adjacent in memory are loaded as a vector.  Where all lanes have the same answer, the index is clamped
- * to the operand. */
+ * to the operand, if it has elements. */
 uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;
     const struct node *n = node_at(l->g, r);
     const struct shape *from = node_shape(l->g, n->in[0]);
     uint32_t axis = n->attr.pad.axis;
-    int64_t len = from->dim[axis], step = len > 1 ? n->attr.pad.interior + 1 : 1;
+    struct size len = kernel_length(k, from->dim[axis]);
+    int64_t step = len.bound > 1 ? n->attr.pad.interior + 1 : 1;
     val zero[KL_MAX_RANK] = {0}, at[KL_MAX_RANK] = {0}, inside, before = l->where;
     val value = l->at(l, n->in[1], zero);
-    if (len == 0)
+    if (len.bound == 0)
         return value;
     for (uint32_t i = 0; i < from->rank; i++)
         at[i] = coord[i];
-    val place = ix_sub(k, coord[axis], k_int(k, n->attr.pad.low));
-    bool masked = k->inst[place].varying;
+    val place = ix_sub(k, coord[axis], ix_size(k, kernel_length(k, n->attr.pad.low)));
+    bool masked = reads_masked(k, place, len);
     if (masked)
-        inside = is_within(k, place, (len - 1) * step);
+        inside = is_within_to(k, place, last_index(k, len, step));
     else
-        place = lower_inside(k, place, (len - 1) * step, &inside);
+        place = lower_inside_to(k, place, last_index(k, len, step), &inside);
     at[axis] = ix_div(k, place, step);
     if (step > 1) {
         val on = k_prim(k, P_EQ, ix_mod(k, place, step), k_int(k, 0), 0);
@@ -292,6 +321,38 @@ void vjp_concat(struct graph *g, ref y, ref dy, ref *din)
     }
 }
 
+/* A sum of lengths: a number, and the others' value; 0: all are numbers. */
+struct offset { int64_t number; val symbolic; };
+
+/* Where operand i of a concat begins. */
+static struct offset concat_offset(struct lower *l, const struct node *n, unsigned i)
+{
+    struct offset o = {0};
+    for (unsigned before = 0; before < i; before++) {
+        struct size len = kernel_length(l->k, node_shape(l->g, n->in[before])->dim[n->attr.axis.axis]);
+        if (size_is_constant(len))
+            o.number += len.number;
+        else
+            o.symbolic = o.symbolic ? ix_add(l->k, o.symbolic, ix_size(l->k, len)) : ix_size(l->k, len);
+    }
+    return o;
+}
+
+static val offset_value(struct kernel *k, const struct offset *o)
+{
+    return o->symbolic ? ix_add(k, o->symbolic, k_int(k, o->number)) : k_int(k, o->number);
+}
+
+/* Is index i before `end`?  Blocks as in lower_inside. */
+static val is_before(struct kernel *k, val i, const struct offset *end)
+{
+    val block, rest;
+    if (end->symbolic)
+        return k_prim(k, P_LT, i, offset_value(k, end), 0);
+    int64_t d = ix_split(k, i, end->number, &block, &rest);
+    return k_prim(k, P_LT, block, k_int(k, end->number / d), 0);
+}
+
 /* Selects the last operand, unless the element is before it, and so on down to the first.  Where the lanes need more
  * than one operand, each is loaded under a mask, as in pad. */
 uint32_t lower_concat(struct lower *l, ref r, const uint32_t *coord)
@@ -299,26 +360,23 @@ uint32_t lower_concat(struct lower *l, ref r, const uint32_t *coord)
     struct kernel *k = l->k;
     const struct node *n = node_at(l->g, r);
     uint32_t axis = n->attr.axis.axis;
-    int64_t end = node_shape(l->g, r)->dim[axis];
     val at[KL_MAX_RANK] = {0}, result = 0, before = l->where;
     for (uint32_t i = 0; i < node_shape(l->g, r)->rank; i++)
         at[i] = coord[i];
     for (unsigned i = n->nin; i-- > 0;) {
-        int64_t len = node_shape(l->g, n->in[i])->dim[axis], start = end - len;
-        if (len) {
-            val place = ix_sub(k, coord[axis], k_int(k, start)), inside;
-            bool masked = k->inst[place].varying;
-            at[axis] = masked ? place : lower_inside(k, place, len - 1, &inside);
-            inside = masked ? is_within(k, place, len - 1) : 0;
-            if (inside)
-                l->where = before ? k_prim(k, P_AND, before, inside, 0) : inside;
-            val x = l->at(l, n->in[i], at);
-            l->where = before;
-            val block, rest;
-            int64_t d = ix_split(k, coord[axis], end, &block, &rest);
-            result = result ? k_prim(k, P_SELECT, k_prim(k, P_LT, block, k_int(k, end / d), 0), x, result) : x;
-        }
-        end = start;
+        struct size len = kernel_length(k, node_shape(l->g, n->in[i])->dim[axis]);
+        struct offset start = concat_offset(l, n, i), end = concat_offset(l, n, i + 1);
+        if (len.bound == 0)
+            continue;
+        val place = ix_sub(k, coord[axis], offset_value(k, &start)), inside;
+        bool masked = reads_masked(k, place, len);
+        at[axis] = masked ? place : lower_inside_to(k, place, last_index(k, len, 1), &inside);
+        inside = masked ? is_within_to(k, place, last_index(k, len, 1)) : 0;
+        if (inside)
+            l->where = before ? k_prim(k, P_AND, before, inside, 0) : inside;
+        val x = l->at(l, n->in[i], at);
+        l->where = before;
+        result = result ? k_prim(k, P_SELECT, is_before(k, coord[axis], &end), x, result) : x;
     }
     return result ? result : k_bits(k, n->dtype, 0); /* no elements, so never stored */
 }

@@ -73,7 +73,8 @@ uint32_t lower_slice(struct lower *l, ref r, const uint32_t *coord)
     val at[KL_MAX_RANK] = {0};
     for (uint32_t i = 0; i < node_shape(l->g, r)->rank; i++)
         at[i] = coord[i];
-    at[axis] = ix_add(l->k, ix_scale(l->k, coord[axis], step), k_int(l->k, n->attr.slice.start));
+    val start = ix_size(l->k, kernel_length(l->k, n->attr.slice.start));
+    at[axis] = ix_add(l->k, ix_scale(l->k, coord[axis], step), start);
     return l->at(l, n->in[0], at);
 }
 

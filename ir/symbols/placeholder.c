@@ -56,30 +56,17 @@ static bool columns_are_numbers(const struct graph *g, const struct node *n)
 /* Does the op find an element of its result by coordinates alone, along symbolic axes? */
 static bool op_takes_symbols(const struct graph *g, const struct node *n)
 {
-    const struct shape *s = node_shape(g, n->in[0]);
-    int64_t *dim[2];
-    struct node copy = *n;
-    for (unsigned i = node_dims(&copy, dim); i-- > 0;)
-        if (*dim[i] < 0)
-            return false;
     switch (n->op) {
     case OP_input: case OP_state: case OP_iota: case OP_random: case OP_cast: case OP_proj: case OP_gather:
-        return true;
-    case OP_window: /* how many channels a convolution has decides which gradient it gets (pass autodiff) */
-        for (uint32_t i = 1; i <= n->attr.window.axis; i++)
-            if (s->dim[i] < 0)
-                return false;
-        return s->dim[n->attr.window.axis] >= 0;
     case OP_concat:
-        return s->dim[n->attr.axis.axis] >= 0 && g->shape[n->shape].dim[n->attr.axis.axis] >= 0;
+        return true;
     case OP_scatter:
         return !shape_is_symbolic(&g->shape[n->shape]);
     default:
         if (op_is_attention(n->op))
             return columns_are_numbers(g, n);
-        if (op_is_masked(n->op))
-            return s->dim[node_axis(n)] >= 0 && g->shape[n->shape].dim[node_axis(n)] >= 0;
-        return op_is_view(n->op) || op_is_elementwise(n->op) || op_is_reduce(n->op) || op_is_product(n->op);
+        return op_is_view(n->op) || op_is_masked(n->op) || op_is_elementwise(n->op) || op_is_reduce(n->op) ||
+               op_is_product(n->op);
     }
 }
 
@@ -153,6 +140,15 @@ static bool shape_has_factors(const struct graph *g, const struct shape *s, stru
     return all;
 }
 
+/* Have the lengths that kernels of the node compute with placeholders: of its result, and where a slice starts and
+ * how much is before a pad's operand? */
+static bool node_has_factors(const struct graph *g, const struct node *n, struct placeholders *s)
+{
+    return shape_has_factors(g, &g->shape[n->shape], s) &&
+           (!slice_step(n) || dim_has_factors(g, n->attr.slice.start, s)) &&
+           (!op_is_masked(n->op) || dim_has_factors(g, n->attr.pad.low, s));
+}
+
 /* Are the lengths that a region op needs when it runs products?  Its regions and results are checked as nodes. */
 static bool region_op_takes(const struct graph *g, const struct node *n, struct placeholders *s)
 {
@@ -181,7 +177,7 @@ static bool graph_takes(const struct graph *g, struct placeholders *s, struct er
         if (op_is_reduce(n->op) && order_varies(g, n))
             return placeholder_refused(e, "the order of op %s depends on which of its axes are longer than 1",
                                     opinfo[n->op].name);
-        if (!shape_has_factors(g, &g->shape[n->shape], s))
+        if (!node_has_factors(g, n, s))
             return placeholder_refused(e, "the lengths of op %s are too many sums of symbols, or too long",
                                        opinfo[n->op].name);
     }
@@ -198,6 +194,14 @@ static bool is_prime(int64_t n)
     return n > 1;
 }
 
+static bool divides_number_of(const struct graph *g, int64_t d, int64_t prime)
+{
+    struct affine a;
+    dim_affine(g, d, &a);
+    int64_t number = length_factors_of(&a).number;
+    return number && number % prime == 0;
+}
+
 /* Does it divide a number that the graph has for a length, or the number that all terms of one are multiples of? */
 static bool divides_a_length(const struct graph *g, int64_t prime)
 {
@@ -205,15 +209,11 @@ static bool divides_a_length(const struct graph *g, int64_t prime)
         const struct shape *s = node_shape(g, r);
         int64_t *dim[2];
         struct node copy = g->node[r];
-        for (uint32_t i = 0; i < s->rank; i++) {
-            struct affine a;
-            dim_affine(g, s->dim[i], &a);
-            int64_t number = length_factors_of(&a).number;
-            if (number && number % prime == 0)
+        for (uint32_t i = 0; i < s->rank; i++)
+            if (divides_number_of(g, s->dim[i], prime))
                 return true;
-        }
         for (unsigned i = node_dims(&copy, dim); i-- > 0;)
-            if (*dim[i] && *dim[i] % prime == 0)
+            if (divides_number_of(g, *dim[i], prime))
                 return true;
     }
     for (uint32_t i = 0; i < g->nregion; i++)
@@ -298,7 +298,7 @@ bool graph_use_placeholders(struct graph *g, const struct symbols *recorded, uin
     if (!g->symbols)
         return true;
     if (g->symbols->n > MAX_PLACEHOLDERS)
-        return placeholder_refused(e, "there are more than eight symbols%s", "");
+        return placeholder_refused(e, "there are more than sixteen symbols%s", "");
     for (uint32_t i = 0; i < g->symbols->n; i++) {
         const struct symbol *v = &g->symbols->v[i];
         if (v->high > MAX_BOUND)

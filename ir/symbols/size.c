@@ -77,6 +77,15 @@ int64_t size_max(const struct placeholders *s, struct size a)
     return n;
 }
 
+int64_t size_min(const struct placeholders *s, struct size a)
+{
+    int64_t n = a.number;
+    for (uint32_t i = 0; s && i < s->n; i++)
+        for (uint32_t k = 0; k < a.power[i]; k++)
+            n = size_product(n, s->v[i].low);
+    return n;
+}
+
 int64_t size_at(const struct placeholders *s, int64_t size, const uint64_t *slot)
 {
     struct size a = size_of_length(s, size);

@@ -50,6 +50,12 @@ void graph_depends_on(const struct graph *g, const int64_t *length, uint32_t n, 
         g->symbols->varies = l;
 }
 
+void graph_depends_on_values(const struct graph *g, const char *why)
+{
+    if (!g->symbols->varies.why)
+        g->symbols->varies.why = why;
+}
+
 static bool one_side(const struct symbols *s, const struct size_limit *l)
 {
     return product_bound(s, l, true) < l->limit || product_bound(s, l, false) >= l->limit;

@@ -94,12 +94,13 @@ bool graph_bind_numbers(struct graph *g, number_of_affine *number, const void *c
 /* Notes that g was made for lengths whose product is below `limit`, or for those whose product is not, if the symbols'
  * bounds allow both.  why: in a sentence, static. */
 void graph_depends_on(const struct graph *g, const int64_t *length, uint32_t n, int64_t limit, const char *why);
+void graph_depends_on_values(const struct graph *g, const char *why); /* likewise, on the values themselves */
 /* Narrows the bounds of g's symbols around their values, so that all of them are on one side of the limit. */
 void size_limit_narrow(struct symbols *s, const struct size_limit *l, const int64_t *value);
 
 /* ---- placeholder.c: primes in place of symbols ----
  * A length of such a graph says by its prime factors which symbols are in it (README.md). */
-enum { MAX_PLACEHOLDERS = 8 };
+enum { MAX_PLACEHOLDERS = 16 };
 /* Of a symbol, whose value a run has in `slot`; or, where it has terms, of a sum, whose symbols are numbers of
  * placeholders before it. */
 struct placeholder { int64_t prime, low, high; uint32_t slot; struct affine sum; };
@@ -131,6 +132,7 @@ bool size_equal(struct size a, struct size b);   /* whatever the symbols' values
 bool size_is_multiple(struct size a, struct size of); /* likewise */
 static inline bool size_divides(struct size a, int64_t by) { return a.number % by == 0; } /* is a a multiple of it? */
 int64_t size_max(const struct placeholders *s, struct size a); /* the greatest that it may be */
+int64_t size_min(const struct placeholders *s, struct size a); /* the least */
 /* The bytes or elements `size`, a product of lengths, of the symbols' values. */
 int64_t size_at(const struct placeholders *s, int64_t size, const uint64_t *slot);
 

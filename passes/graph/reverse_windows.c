@@ -51,7 +51,7 @@ static void find_pads(const struct graph *g, struct windowed *w)
     for (uint32_t i = w->n; i-- > 0;) {
         const struct node *p = &g->node[w->x];
         if (p->op != OP_pad || p->attr.pad.axis != BEFORE - 1 + i || p->attr.pad.interior ||
-            !node_is_const(g, p->in[1], 0))
+            p->attr.pad.low < 0 || p->attr.pad.high < 0 || !node_is_const(g, p->in[1], 0))
             return;
         w->low[i] = p->attr.pad.low;
         w->high[i] = p->attr.pad.high;
@@ -73,8 +73,12 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
         if (!window_axis(g, r, BEFORE + i, &r, &w->size[i], &w->dilation[i]))
             return false;
     const struct shape *s = node_shape(g, r), *x;
-    if (elements == 1 || g->node[r].op != OP_reshape || s->dim[1] < 0 || s->dim[2] < 0)
+    if (elements == 1 || g->node[r].op != OP_reshape)
         return false;
+    if (s->dim[1] < 0 || s->dim[2] < 0 || node_shape(g, y->in[0])->dim[1] < 0) {
+        graph_depends_on_values(g, "which gradient a convolution has depends on how many channels it has");
+        return false;
+    }
     w->x = g->node[r].in[0];
     x = node_shape(g, w->x);
     if (x->rank != s->rank - 1 || x->dim[0] != s->dim[0] || x->dim[1] != s->dim[1] * s->dim[2] ||
@@ -90,7 +94,7 @@ static bool windows_pay(const struct graph *g, const struct node *y, const struc
     enum { FILTERS_PER_INPUT = 4 };
     const struct shape *a = node_shape(g, y->in[0]), *b = node_shape(g, y->in[1]);
     int64_t depth = node_shape(g, w->x)->dim[1] / (b->dim[1] ? b->dim[1] : 1);
-    return a->dim[1] >= 0 && a->dim[1] <= FILTERS_PER_INPUT * depth;
+    return a->dim[1] <= FILTERS_PER_INPUT * depth;
 }
 
 /* a [groups, filters, depth * size..] as [groups, depth, filters * size..], windows in reverse order. */

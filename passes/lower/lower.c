@@ -252,14 +252,16 @@ enum { MAX_FETCHED = 8 };
 
 /* The array in which operand i of r lies in the operand's own order, from element *first on; NIL: none does.  It may be
  * a part of a larger array, cut out of its outermost axis. */
-static ref lower_array_of(const struct graph *g, ref r, unsigned i, int64_t *first)
+static ref lower_array_of(const struct lowering *w, ref r, unsigned i, int64_t *first)
 {
+    const struct graph *g = w->g;
+    const struct placeholders *s = w->placeholders;
     ref x = g->node[r].in[i];
     for (*first = 0; node_is_view(g, x); x = g->node[x].in[0]) {
         const struct node *n = &g->node[x];
         const struct shape *from = node_shape(g, n->in[0]);
         struct split at = slice_step(n) ? split_at(from, n->attr.slice.axis) : (struct split){0};
-        if (slice_step(n) == 1 && at.outer == 1)
+        if (slice_step(n) == 1 && at.outer == 1 && size_is_constant(size_of_length(s, n->attr.slice.start)))
             *first += n->attr.slice.start * at.inner;
         else if (n->op != OP_reshape)
             return NIL;
@@ -288,7 +290,7 @@ void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
         ref r = w->member[m];
         for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor && nread < MAX_FETCHED; o++) {
             bool known = false;
-            ref x = lower_array_of(w->g, r, o, &first[nread]);
+            ref x = lower_array_of(w, r, o, &first[nread]);
             for (uint32_t j = 0; j < nread; j++)
                 known |= read[j] == x && first[j] == first[nread];
             if (x && !known && node_numel(w->g, w->g->node[r].in[o]) == numel && !lower_is_member(w, x) &&

@@ -1,6 +1,6 @@
 /* Convolutions and pools of a symbolic number of images: the training step is one program, and gives the bits of
- * kl_input with these shapes; also for images of symbolic width. */
-#include "tests/support/api_check.h"
+ * kl_input with these shapes; also for images of symbolic height and width. */
+#include "tests/support/api_symbols.h"
 
 enum { MAX_COUNT = 21, SIDE = 10, FIRST = 6, SECOND = 9, CLASSES = 4, LEFT = SECOND * 2 * 2 };
 
@@ -81,11 +81,12 @@ static kl_tensor windows(int kind, kl_tensor x, kl_tensor w)
     return kl_avg_pool(kl_unsqueeze(x, 2), 2, last, ones, NULL, NULL, NULL);
 }
 
-/* Along a symbolic axis: a program for each value, with the same bits. */
+/* Along a symbolic axis: one program for all values, with the same bits. */
 static void test_width(kl_device dev)
 {
     int64_t n = kl_symbol("width", 4, WIDE);
     kl_tensor w = kl_randn(dev, KL_F32, DIMS(3, 3, 3), 7);
+    int64_t variants = kl_counter("variants");
     for (int kind = 0; kind < KINDS; kind++)
         for (int64_t width = 4; width <= WIDE; width += 13) {
             static float got[2][2 * 3 * 4 * WIDE];
@@ -102,7 +103,43 @@ static void test_width(kl_device dev)
             }
             CHECK(count[0] == count[1] && !memcmp(got[0], got[1], (size_t)count[0] * sizeof **got));
         }
+    CHECK(!whole_programs(dev) || kl_counter("variants") == variants);
     kl_release(w);
+}
+
+/* A step of a net without a layer that has a size: of images of any number, height and width.  Without biases, whose
+ * gradients are sums in an order that depends on the size of an image. */
+static void train_sides(kl_device dev, kl_tensor *p, const int64_t *lengths, const int64_t *dims)
+{
+    const int64_t one[2] = {1, 1}, two[2] = {2, 2};
+    kl_trace_begin(lengths ? "symbolic" : "fixed");
+    kl_tensor x = lengths ? kl_input_symbolic(dev, KL_F32, 4, lengths, dims, images)
+                          : kl_input(dev, KL_F32, 4, dims, images);
+    x = kl_relu(kl_conv(x, p[0], kl_none, NULL, one, one, NULL, 1));
+    x = kl_conv(kl_max_pool(x, 2, two, one, NULL, NULL, NULL), p[2], kl_none, NULL, one, one, NULL, 1);
+    kl_tensor l = kl_mul_scalar(kl_sum_all(kl_mul(x, x)), 1e-4);
+    for (int i = 0; i < 4; i += 2)
+        kl_assign(p[i], kl_sub(p[i], kl_mul_scalar(kl_grad(l, p[i]), 0.01)));
+    OK(kl_trace_end());
+}
+
+static void test_sides(kl_device dev)
+{
+    static const int64_t sizes[][4] = {{2, 1, 6, 7}, {3, 1, 9, 30}, {2, 1, 14, 5}, {5, 1, 14, 30}};
+    int64_t lengths[4] = {kl_symbol("images", 2, 5), 1, kl_symbol("height", 6, 14), kl_symbol("width", 4, WIDE)};
+    struct net a = make_net(dev), b = make_net(dev);
+    int64_t graphs = 0, variants = kl_counter("variants");
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        graphs = kl_counter("graphs_built");
+        train_sides(dev, a.p, lengths, sizes[i]);
+        CHECK(!whole_programs(dev) || !i || kl_counter("graphs_built") == graphs);
+        train_sides(dev, b.p, NULL, sizes[i]);
+        for (int k = 0; k < 4; k += 2)
+            same_bits(a.p[k], b.p[k]);
+    }
+    CHECK(!whole_programs(dev) || kl_counter("variants") == variants);
+    for (int k = 0; k < 6; k++)
+        kl_release(a.p[k]), kl_release(b.p[k]);
 }
 
 static void test_errors(kl_device dev)
@@ -123,6 +160,7 @@ static void test(kl_device dev)
 {
     test_training(dev);
     test_width(dev);
+    test_sides(dev);
     test_errors(dev);
 }
 
