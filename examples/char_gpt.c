@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <kiln/kiln.h>
-#include <kiln/train.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
  *
  *     files FOLDER */
 #include <kiln/kiln.h>
-#include <kiln/train.h>
 #include <stdio.h>
 #include <string.h>
 

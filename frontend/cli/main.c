@@ -4,7 +4,6 @@
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <kiln/kiln.h>
-#include <kiln/train.h>
 #include <stdarg.h>
 #include <string.h>
 

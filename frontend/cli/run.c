@@ -2,7 +2,6 @@
 #include "job.h"
 #include "runtime/runtime.h"
 #include "ir/text/text.h"
-#include <kiln/train.h>
 #include <string.h>
 
 enum { SHOWN = 32 };

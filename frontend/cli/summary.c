@@ -2,8 +2,6 @@
 #include "cli.h"
 #include "job.h"
 #include "ir/text/text.h"
-#include <kiln/onnx.h>
-#include <kiln/train.h>
 #include <inttypes.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include "cli.h"
 #include <errno.h>
 #include <kiln/kiln.h>
-#include <kiln/extend.h>
 #include <math.h>
 #include <string.h>
 

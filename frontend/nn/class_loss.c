@@ -53,7 +53,8 @@ static kl_tensor classes_summed(const kl_site *site, const struct class_loss *c,
     return kl_sum(a, 1, &c->axis, false);
 }
 
-static kl_tensor class_loss(struct thread *t, const kl_site *site, struct class_loss *c, kl_tensor log_p, kl_tensor y)
+static kl_tensor class_loss(struct thread *t, const kl_site *site, struct class_loss *c, kl_tensor log_p,
+                            kl_tensor target)
 {
     const struct shape *s = &c->x.shape;
     double C = (double)s->dim[c->axis], smoothing = c->o.smoothing;
@@ -63,7 +64,7 @@ static kl_tensor class_loss(struct thread *t, const kl_site *site, struct class_
         weight = kl_reshape(widen(t, site, c->o.weight), (int)s->rank - c->axis, column);
     }
     if (!c->labels) {
-        y = widen(t, site, y);
+        kl_tensor y = widen(t, site, target);
         if (smoothing > 0)
             y = kl_add(kl_mul(y, same_number(site, y, 1 - smoothing)), same_number(site, y, smoothing / C));
         each = kl_where(kl_eq(y, zero), zero, kl_mul(y, log_p)); /* not 0 times infinity */
@@ -72,7 +73,7 @@ static kl_tensor class_loss(struct thread *t, const kl_site *site, struct class_
                : c->o.reduction == KL_LOSS_SUM ? kl_sum_all(each) : kl_mean(each, 0, NULL, false);
     }
     kl_dtype wide = c->y.dtype == KL_U64 ? KL_U64 : KL_I64;
-    y = kl_cast(y, wide);
+    kl_tensor y = kl_cast(target, wide);
     kl_tensor place = kl_iota(c->x.device, wide, (int)s->rank, s->dim, c->axis);
     kl_tensor label = kl_unsqueeze(y, c->axis == (int)c->y.shape.rank ? -1 : c->axis), here = kl_eq(place, label);
     kl_tensor own = weight.id ? kl_mul(log_p, weight) : log_p;
@@ -83,13 +84,13 @@ static kl_tensor class_loss(struct thread *t, const kl_site *site, struct class_
         kl_tensor all = kl_mul(classes_summed(site, c, own), same_number(site, log_p, -smoothing / C));
         each = kl_add(kl_mul(each, same_number(site, each, 1 - smoothing)), all);
     }
-    if (c->o.ignores) {
-        kl_tensor out = kl_eq(y, number(site, y, wide, (double)c->o.ignored));
-        if (wide == KL_U64 && c->o.ignored < 0)
-            out = kl_ne(y, y);
-        each = kl_where(out, zero, each);
-        counts = kl_where(out, zero, counts);
-    }
+    struct view loss = c->x;
+    loss.dtype = (uint8_t)kl_dtype_of(each);
+    struct label_kinds k = label_kinds(site, target, &c->y, &loss, s->dim[c->axis],
+                                       c->o.ignores ? c->o.ignored : KL_IGNORED_LABEL);
+    each = kl_where(k.valid, each, k.other);
+    if (k.ignored.id)
+        counts = kl_where(k.ignored, zero, counts);
     if (c->o.reduction == KL_LOSS_EACH)
         return each;
     each = kl_sum_all(each);

@@ -52,13 +52,18 @@ static bool check_integers(struct thread *t, const kl_site *site, const char *op
     return kind == 'I' || kind == 'U';
 }
 
+/* The dtype in which labels are compared with column numbers: all of both, but for classes from 2^63. */
+static kl_dtype label_index(const struct view *y, int64_t classes)
+{
+    return dtype_size(y->dtype) == 8 || y->dtype == KL_U32 || classes > INT32_MAX ? KL_I64 : KL_I32;
+}
+
 /* Is the column number equal to the label? In the shape of the labels and one more axis of length s->dim[s->rank -
  * 1]. */
 static kl_tensor at_label(const kl_site *site, kl_tensor labels, const struct view *y, const struct shape *s)
 {
     uint32_t last = s->rank - 1;
-    bool wide = dtype_size(y->dtype) == 8 || y->dtype == KL_U32 || s->dim[last] > INT32_MAX;
-    kl_dtype index = wide ? KL_I64 : KL_I32;
+    kl_dtype index = label_index(y, s->dim[last]);
     kl_tensor label = kl_unsqueeze_at(site, kl_cast_at(site, labels, index), -1);
     return kl_eq_at(site, kl_iota_at(site, y->device, index, (int)s->rank, s->dim, (int)last), label);
 }
@@ -122,6 +127,61 @@ static kl_tensor mean_all(const kl_site *site, kl_tensor a)
     return kl_mean_at(site, a, 0, NULL, false);
 }
 
+/* An exact integer in the labels' dtype, which has it. */
+static kl_tensor label_number(const kl_site *site, const struct view *y, int64_t value)
+{
+    const int64_t EXACT = INT64_C(1) << 53, HALF = INT64_C(1) << 32;
+    if (value >= -EXACT && value <= EXACT)
+        return const_like(site, y, (double)value);
+    int64_t low = value & (HALF - 1), high = (value - low) / HALF;
+    return kl_add_at(site, kl_mul_at(site, const_like(site, y, (double)high), const_like(site, y, (double)HALF)),
+                     const_like(site, y, (double)low));
+}
+
+struct label_kinds label_kinds(const kl_site *site, kl_tensor labels, const struct view *y, const struct view *loss,
+                               int64_t classes, int64_t ignored)
+{
+    unsigned bits = 8 * (unsigned)dtype_size(y->dtype);
+    bool is_signed = dtype_kind(y->dtype) == 'I';
+    bool held = is_signed ? ignored >> (bits - 1) == 0 || ignored >> (bits - 1) == -1
+                          : ignored >= 0 && (bits == 64 || ignored >> bits == 0);
+    struct view index = *y;
+    index.dtype = label_index(y, classes);
+    kl_tensor number = kl_cast_at(site, labels, index.dtype), other = const_like(site, loss, NAN);
+    struct label_kinds k = {.valid = kl_lt_at(site, number, label_number(site, &index, classes))};
+    if (is_signed || index.dtype == KL_I64)
+        k.valid = kl_and_at(site, k.valid, kl_ge_at(site, number, const_like(site, &index, 0)));
+    if (held) {
+        k.ignored = kl_eq_at(site, labels, label_number(site, y, ignored));
+        other = kl_where_at(site, k.ignored, const_like(site, loss, 0), other);
+        if (ignored >= 0 && ignored < classes)
+            k.valid = kl_and_at(site, k.valid, kl_not_at(site, k.ignored));
+    }
+    k.other = other;
+    return k;
+}
+
+/* [] How many labels are not ignored, in the loss's dtype. */
+static kl_tensor label_count(struct thread *t, const kl_site *site, const struct label_kinds *k, const struct view *y,
+                             const struct view *loss)
+{
+    struct view each = *y;
+    each.dtype = loss->dtype;
+    if (!k->ignored.id)
+        return count_like(t, site, "mean", &each, (1u << y->shape.rank) - 1, 0);
+    kl_tensor counted = kl_cast_at(site, kl_not_at(site, k->ignored), KL_I64);
+    return kl_cast_at(site, kl_sum_all_at(site, counted), (kl_dtype)loss->dtype);
+}
+
+/* The mean of losses [N, 1] of rows with valid labels. */
+static kl_tensor loss_of_labels(struct thread *t, const kl_site *site, kl_tensor each, kl_tensor labels,
+                                const struct view *x, const struct view *y)
+{
+    struct label_kinds k = label_kinds(site, labels, y, x, x->shape.dim[1], KL_IGNORED_LABEL);
+    each = kl_where_at(site, k.valid, kl_squeeze_at(site, each, 1), k.other);
+    return kl_div_at(site, kl_sum_all_at(site, each), label_count(t, site, &k, y, x));
+}
+
 kl_tensor kl_cross_entropy_at(const kl_site *site, kl_tensor logits, kl_tensor labels)
 {
     struct view x, y;
@@ -129,7 +189,8 @@ kl_tensor kl_cross_entropy_at(const kl_site *site, kl_tensor logits, kl_tensor l
     if (!t)
         return op_failed();
     kl_tensor z = subtract_max(site, logits, 1), picked = loss_pick_label(site, z, &x, labels, &y);
-    return compose_end(t, mean_all(site, kl_sub_at(site, log_sum_exp(site, z, 1), picked)));
+    kl_tensor each = kl_sub_at(site, log_sum_exp(site, z, 1), picked);
+    return compose_end(t, loss_of_labels(t, site, each, labels, &x, &y));
 }
 
 kl_tensor kl_nll_loss_at(const kl_site *site, kl_tensor log_probs, kl_tensor labels)
@@ -138,7 +199,8 @@ kl_tensor kl_nll_loss_at(const kl_site *site, kl_tensor log_probs, kl_tensor lab
     struct thread *t = labels_begin(site, "nll_loss", "log_probs", &log_probs, labels, &x, &y);
     if (!t)
         return op_failed();
-    return compose_end(t, kl_neg_at(site, mean_all(site, loss_pick_label(site, log_probs, &x, labels, &y))));
+    kl_tensor each = kl_neg_at(site, loss_pick_label(site, log_probs, &x, labels, &y));
+    return compose_end(t, loss_of_labels(t, site, each, labels, &x, &y));
 }
 
 /* ---- losses of two tensors of one shape ---- */

@@ -32,4 +32,14 @@ kl_tensor op_failed(void);                        /* poison for this thread's la
 /* log(1 + e^-|a|), and where a is below 0. */
 kl_tensor log_one_plus_exp(const kl_site *site, const struct view *v, kl_tensor a, kl_tensor *below);
 
+
+/* ---- nn/loss.c: what the losses make of labels, which <kiln/nn.h> says under "labels" ---- */
+struct label_kinds {
+    kl_tensor valid;              /* bool, is it a class that counts? */
+    kl_tensor ignored;            /* bool; kl_none: the labels' dtype does not have the ignored label */
+    kl_tensor other;              /* the loss of those that are not valid: 0 of the ignored, else NaN */
+};
+/* labels: integers, described by y; loss: has the dtype of the losses.  All in the labels' shape, or scalars. */
+struct label_kinds label_kinds(const kl_site *site, kl_tensor labels, const struct view *y, const struct view *loss,
+                               int64_t classes, int64_t ignored);
 #endif

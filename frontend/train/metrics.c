@@ -22,6 +22,15 @@ static kl_tensor metrics_labels(kl_tensor labels, int64_t classes, kl_tensor *th
     return own;
 }
 
+/* [N] f32: 1 for each label but the ignored one, which only signed integers have. */
+static kl_tensor metrics_counted(kl_tensor labels)
+{
+    kl_tensor ignored = kl_const(kl_device_of(labels), kl_dtype_of(labels), KL_IGNORED_LABEL);
+    kl_dtype dtype = kl_dtype_of(labels);
+    bool held = dtype == KL_I8 || dtype == KL_I16 || dtype == KL_I32 || dtype == KL_I64;
+    return kl_cast(held ? kl_ne(labels, ignored) : kl_eq(labels, labels), KL_F32);
+}
+
 static kl_tensor metrics_topk(kl_tensor logits, kl_tensor labels, int64_t k)
 {
     int64_t dims[KL_MAX_RANK];
@@ -36,7 +45,7 @@ static kl_tensor metrics_topk(kl_tensor logits, kl_tensor labels, int64_t k)
     /* comparisons with NaN are false, so a label whose logit is NaN would be first: it counts as wrong */
     kl_tensor right = kl_and(kl_lt(place, kl_scalar(device, KL_I32, (double)k)), there);
     right = kl_and(right, kl_eq(at, at));
-    return kl_mean(kl_cast(right, KL_F32), 0, NULL, false);
+    return kl_div(kl_sum_all(kl_cast(right, KL_F32)), kl_sum_all(metrics_counted(labels)));
 }
 
 kl_tensor kl_metric_topk(kl_tensor logits, kl_tensor labels, int64_t k)

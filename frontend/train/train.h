@@ -2,8 +2,7 @@
 #ifndef KILN_TRAIN_TRAIN_H
 #define KILN_TRAIN_TRAIN_H
 #define KL_NO_CALL_SITES
-#include <kiln/extend.h>
-#include <kiln/train.h>
+#include <kiln/kiln.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

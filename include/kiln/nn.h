@@ -4,10 +4,8 @@
  * Their tensors are floats unless stated otherwise, and their gradients are those of the ops.  Numbers marked "runtime
  * scalar" are arguments of the program: another value does not cause another compilation. eps, classes, axes and
  * windows are compiled in.  Errors beside HANDLE and MEMORY are named in brackets. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_NN_H
-#ifndef KILN_KILN_H
-#include <kiln/kiln.h> /* which includes this file */
-#else
 #define KILN_NN_H
 
 #ifdef __cplusplus
@@ -138,11 +136,17 @@ KL_API_AT kl_tensor kl_min_pool(kl_tensor a, int n, const int64_t *window, const
 
 /* ---- labels ----
  *
- * Labels are classes, 0..classes-1.  They are values, which no call checks.  One outside is no class: it has no 1 in a
- * one-hot row, its loss is 0 without a gradient, it counts in a mean, and no metric takes it for a right guess.
- * kl_cross_entropy alone gives it the loss of a class of the row's largest logit, since a test would cost training a
- * kernel.  Labels that are to be left out, of the mean too (-100 elsewhere), are the option `ignored` of
- * kl_cross_entropy_with (<kiln/ops/classes.h>). */
+ * Labels are classes, 0..classes-1, and mean the same in all losses and metrics.  They are values, which no call
+ * checks:
+ *
+ *   KL_IGNORED_LABEL       is left out: its loss is 0 without a gradient, and neither a mean nor a metric counts it.
+ *                          (A gradient of logits that hold NaN is NaN in their row even so.)
+ *   another outside        is a mistake: its loss is NaN, and so is a sum or mean with it.  Its row has no gradient but
+ *                          through what is made of that NaN.  No metric takes it for a right guess.
+ *
+ * Either has no 1 in a one-hot row.  Labels of unsigned dtypes hold no -100: there none is ignored.  The option
+ * `ignored` of kl_cross_entropy_with (<kiln/ops/classes.h>) ignores another label instead. */
+enum { KL_IGNORED_LABEL = -100 };
 
 /* labels: integers [...]  ->  [..., classes] of dtype: 1 at the label, 0 elsewhere; a label outside 0..classes-1
  * has no 1.  [ARGUMENT, SHAPE, TYPE] */
@@ -150,11 +154,10 @@ KL_API_AT kl_tensor kl_one_hot(kl_tensor labels, int64_t classes, kl_dtype dtype
 
 /* ---- losses: [], the mean over all elements (NaN of none) unless said otherwise ---- */
 
-/* logits: [N, C] floats  labels: [N] integers in 0..C-1  ->  [] mean of -log softmax(logits)[i, labels[i]].
- * A label outside counts as a class of logit equal to the row's largest.  [SHAPE, TYPE] */
+/* logits: [N, C] floats  labels: [N] integers, see above  ->  [] mean of -log softmax(logits)[i, labels[i]] over the
+ * labels that are not ignored.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_cross_entropy(kl_tensor logits, kl_tensor labels);
-/* log_probs: [N, C] floats  labels: [N] integers  ->  mean of -log_probs[i, labels[i]]; a label outside 0..C-1 counts
- * as 0.  [SHAPE, TYPE] */
+/* log_probs: [N, C] floats  labels: [N] integers  ->  the same of -log_probs[i, labels[i]].  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_nll_loss(kl_tensor log_probs, kl_tensor labels);
 
 /* Those below take two operands of one shape.  [SHAPE, TYPE] */
@@ -179,6 +182,5 @@ KL_API_AT kl_tensor kl_divergence(kl_tensor log_q, kl_tensor p);
 
 #ifdef __cplusplus
 }
-#endif
 #endif
 #endif

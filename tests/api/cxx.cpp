@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <kiln/train.hpp>
+#include <kiln/kiln.hpp>
 #include <thread>
 
 static unsigned passed, failed;

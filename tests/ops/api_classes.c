@@ -16,7 +16,7 @@ static void losses(int options, bool softmax)
     for (int i = 0; i < 60; i++)
         p[i] = i % 7 ? fabs(noise(300 + i)) : 0;
     for (int i = 0; i < 15; i++)
-        label[i] = i == 3 ? 9 : i * 7 % 4;
+        label[i] = i == 3 && !ignores ? KL_IGNORED_LABEL : i * 7 % 4;
     for (int n = 0; n < 3; n++)
         for (int k = 0; k < 5; k++) {
             int i = 5 * n + k;
@@ -30,7 +30,7 @@ static void losses(int options, bool softmax)
                 own += !probable && weights && label[i] == c ? wc : 0;
             }
             own = probable || !weights ? 1 : own;
-            if (ignores && label[i] == 2)
+            if (!probable && label[i] == (ignores ? 2 : KL_IGNORED_LABEL))
                 loss = own = 0;
             each[i] = loss, sum += loss, weight += own;
         }

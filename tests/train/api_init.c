@@ -1,6 +1,5 @@
 /* Initial values: ranges and moments against the formulas, orthogonality, the same bits on every device, errors. */
 #include "tests/support/api_check.h"
-#include <kiln/train.h>
 
 enum { ROWS = 100, COLUMNS = 300, COUNT = ROWS * COLUMNS };
 

@@ -1,7 +1,5 @@
 /* Metrics against loops in C, progress as text, and the training loop. */
 #include "tests/support/api_check.h"
-#include <kiln/extend.h>
-#include <kiln/train.h>
 #include <unistd.h>
 
 static kl_device dev;
@@ -19,6 +17,9 @@ static void metrics(void)
     for (int k = 1; k <= CLASSES; k++)
         NEAR(kl_metric_topk(x, y, k), 1, &share[k - 1], 1e-7);
     NEAR(kl_metric_accuracy(x, y), 1, &share[0], 1e-7);
+    kl_tensor some = kl_input(dev, KL_I8, DIMS(ROWS), ((int8_t[]){1, -100, 0, -100, -1, 7})); /* two are not counted */
+    NEAR_LIST(kl_metric_accuracy(x, some), 1e-7, 2.0 / 4);
+    kl_release(some);
     kl_tensor bad = kl_metric_topk(x, y, 0);
     CHECK(kl_check(bad) == KL_ERR_ARGUMENT);
     kl_release(bad);

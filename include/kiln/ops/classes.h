@@ -1,9 +1,7 @@
 /* Classification losses with all their options, diagonals, indices of nonzero elements, distinct elements.  Included by
  * <kiln/kiln.h>. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_CLASSES_H
-#ifndef KILN_KILN_H
-#include <kiln/kiln.h> /* which includes this file */
-#else
 #define KILN_OPS_CLASSES_H
 
 #ifdef __cplusplus
@@ -18,14 +16,14 @@ typedef struct kl_class_loss_options {
     kl_tensor weight;             /* [C], of the logits' dtype; kl_none: 1 */
     /* label smoothing: this fraction of the target, 0..1, is spread evenly over all classes; compiled in */
     double smoothing;
-    bool ignores;                 /* labels equal to `ignored` are not counted; not with probabilities */
+    /* `ignored` is the label that is not counted, in place of KL_IGNORED_LABEL; not with probabilities */
+    bool ignores;
     int64_t ignored;
     kl_loss_reduction reduction;
 } kl_class_loss_options;
-/* logits: floats [N, C, ...], or [C]  target: integers [N, ...], or [], labels in 0..C-1; or floats like the logits,
- * probabilities of the classes  ->  the sum over the classes of -weight target log softmax(logits): [], or, for EACH,
- * [N, ...].  A label outside that is not ignored counts as a loss of 0.  options NULL: all zero.
- * [SHAPE, TYPE, ARGUMENT] */
+/* logits: floats [N, C, ...], or [C]  target: integers [N, ...], or [], labels (<kiln/nn.h>); or floats like the
+ * logits, probabilities of the classes  ->  the sum over the classes of -weight target log softmax(logits): [], or, for
+ * EACH, [N, ...].  options NULL: all zero.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_cross_entropy_with(kl_tensor logits, kl_tensor target, const kl_class_loss_options *options);
 /* The same of logarithms of probabilities. */
 KL_API_AT kl_tensor kl_nll_loss_with(kl_tensor log_probs, kl_tensor target, const kl_class_loss_options *options);
@@ -51,6 +49,5 @@ KL_API_AT kl_tensor kl_unique(kl_tensor a, int64_t size, kl_tensor *count, kl_te
 
 #ifdef __cplusplus
 }
-#endif
 #endif
 #endif

@@ -1,10 +1,10 @@
 /* What a training program needs beside its steps: metrics, a progress display, and a training loop.  Included by
- * <kiln/train.h>.
+ * <kiln/kiln.h>.
  *
  * None of it is required: a program may have its own loop around kl_trace_begin and kl_trace_end. */
-#ifndef KILN_TRAIN_LOOP_H
-#define KILN_TRAIN_LOOP_H
-#include <kiln/kiln.h>
+#include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
+#ifndef KILN_TRAIN_H
+#define KILN_TRAIN_H
 #include <stdio.h>
 
 #ifdef __cplusplus
@@ -14,8 +14,8 @@ extern "C" {
 /* ---- metrics ---- */
 
 /* logits: [N, C] floats  labels: integers [N]  ->  f32 []: the fraction of rows whose label is among the k classes
- * with the largest logits.  Of equal logits the one with the lower index counts as larger.  A label outside of
- * 0..C-1 counts as wrong.
+ * with the largest logits.  Of equal logits the one with the lower index counts as larger.  Labels
+ * (<kiln/nn.h>): KL_IGNORED_LABEL is not counted, another outside of 0..C-1 counts as wrong.
  * [ARGUMENT: k below 1; SHAPE; TYPE] */
 KL_API_AT kl_tensor kl_metric_topk(kl_tensor logits, kl_tensor labels, int64_t k);
 KL_API_AT kl_tensor kl_metric_accuracy(kl_tensor logits, kl_tensor labels); /* topk with k = 1 */
@@ -77,5 +77,4 @@ KL_API kl_status kl_train(const kl_train_loop *loop);
 #ifdef __cplusplus
 }
 #endif
-#include <kiln/call_sites/train/loop.h> /* made from the prototypes marked KL_API_AT */
 #endif
