@@ -135,7 +135,7 @@ static void close_case(struct data *d)
         free(d->host[i]);
 }
 
-/* Pairs of a query and a key that it sees, in all heads. */
+/* Pairs of a query and a key that it attends to, in all heads. */
 static double pairs(const struct attention_case *c)
 {
     double n = 0;

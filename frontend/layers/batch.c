@@ -390,7 +390,7 @@ static void mark_live(struct batch *b)
     }
 }
 
-static void batch_walk(struct batch *b, const kl_tensor *in, const bool *batched)
+static void batch_map_nodes(struct batch *b, const kl_tensor *in, const bool *batched)
 {
     for (ref r = 1; r < b->g->nnode; r++) {
         const struct node *n = node_at(b->g, r);
@@ -424,7 +424,7 @@ bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, co
         each = (struct per_element){h + n, flag + 2 * (size_t)n, flag + 3 * (size_t)n, flag + 4 * (size_t)n, NIL};
         b->each = &each;
         mark_live(b);
-        batch_walk(b, in, batched);
+        batch_map_nodes(b, in, batched);
     }
     for (uint32_t i = 0; i < g->nout; i++) {
         ref r = g->out[i].value;

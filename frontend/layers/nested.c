@@ -294,12 +294,12 @@ static struct thread *nested_begin(const kl_site *site, const char *op, kl_tenso
 
 /* Combines rows by component, with one additional row for rows without a component. */
 static kl_tensor nested_gather(const kl_site *s, kl_tensor a, kl_tensor values, double start,
-                          kl_tensor (*bring)(const kl_site *, kl_tensor, int, kl_tensor, kl_tensor))
+                          kl_tensor (*combine)(const kl_site *, kl_tensor, int, kl_tensor, kl_tensor))
 {
     const struct wrapper *w = nested_of(a);
     struct view v = view_of(values);
     v.shape.dim[0] = view_of(w->part[1]).shape.dim[0];
-    return bring(s, nested_fill(s, &v, start, v.shape.rank, v.shape.dim), 0, w->part[2], values);
+    return combine(s, nested_fill(s, &v, start, v.shape.rank, v.shape.dim), 0, w->part[2], values);
 }
 
 /* Removes that row. */

@@ -3,7 +3,7 @@
 #define KILN_KERNEL_INTERP_H
 #include "loop.h"
 
-/* One asynchronous copy from global to shared memory that has not landed. */
+/* One asynchronous copy from global to shared memory that is not complete. */
 struct async_copy { val v; int64_t to, from; bool zero; uint64_t batch; };
 /* A factor of an asynchronous product that may still be read: load v, from this index on.  With phases it is kept
  * until the thread arrives at a barrier after the wait. */
@@ -31,7 +31,7 @@ struct thread {
     uint64_t *unfinished;         /* per value: the batch of products that it is a result of; 0: it is complete */
     bool waits;                   /* it is at a BARRIER */
     uint64_t *awaited;            /* per barrier: phases that it has waited for */
-    uint32_t announcing;          /* the barrier of its last ARRIVE */
+    uint32_t expecting;          /* the barrier of its last ARRIVE */
 };
 
 /* The last accesses of one kind to an element.  iteration and interval count up over a whole run; 0: none.  For loads

@@ -158,7 +158,7 @@ bool memory_atomic(struct machine *m, struct thread *t, val v)
     return true;
 }
 
-/* ---- asynchronous copies: they land as late as allowed, so that a load that is too early is found ---- */
+/* ---- asynchronous copies: they complete as late as allowed, so that a load that is too early is found ---- */
 
 bool memory_copy(struct machine *m, struct thread *t, val v)
 {

@@ -90,7 +90,7 @@ bool phase_copy(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
     const struct lbuf *to = &m->k->buf[(uint32_t)i->imm];
-    struct panel_copy p = {.v = v, .to = (int64_t)value_get(m, t, i->a, 0, 0), .barrier = t->announcing};
+    struct panel_copy p = {.v = v, .to = (int64_t)value_get(m, t, i->a, 0, 0), .barrier = t->expecting};
     const val from[VIEW_DIMS] = {i->b, i->c, i->d};
     int64_t matrix = (int64_t)to->panel_rows * to->id;
     for (unsigned d = 0; d < VIEW_DIMS; d++)
@@ -139,7 +139,7 @@ bool phase_arrive(struct machine *m, struct thread *t, val v)
             t->factor[left++] = t->factor[f];
     }
     t->nfactor = left;
-    t->announcing = number;
+    t->expecting = number;
     m->barrier[number].arrived++;
     m->barrier[number].expected += panels;
     end_phase(m, number);

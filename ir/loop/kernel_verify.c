@@ -624,7 +624,7 @@ static void buffer_rules(struct checker *c)
         kernel_verify_fail(c, 0, "more than 64 KiB of register buffers");
 }
 
-static void kernel_verify_walk(struct checker *c)
+static void kernel_verify_insts(struct checker *c)
 {
     const struct kernel *k = c->k;
     buffer_rules(c);
@@ -730,7 +730,7 @@ bool kernel_check(const struct kernel *k, struct err *e)
     if (mem.failed)
         err_set(e, KL_ERR_MEMORY, "out of memory verifying kernel %s", k->name);
     else
-        kernel_verify_walk(&c);
+        kernel_verify_insts(&c);
     mem_arena_free(&mem);
     return !e->code;
 }

@@ -67,7 +67,7 @@ static val build_prim(struct kernel *k, enum prim p, const val operand[3])
 #include "math.inc"
 
 /* ---- conversions of half floats: kernels cast them from and to f32 only ----
- * Rounding twice is harmless if the first rounding is to odd: an inexact value becomes the neighbour whose last
+ * Rounding twice is harmless if the first rounding is to odd: an inexact value becomes the adjacent number whose last
  * bit is set, which the second rounding takes neither for an exact number nor for a tie. */
 
 /* An f64 to an f32 that way. */
@@ -258,7 +258,7 @@ val k_op(struct kernel *k, unsigned op, const val *in)
 val k_exp_nonpositive(struct kernel *k, val a)
 {
     unsigned t = val_dtype(k, a);
-    val x = k_cast(k, a, dtype_compute(t)), y = EXP_DOWN(x);
+    val x = k_cast(k, a, dtype_compute(t)), y = EXP_NONPOSITIVE(x);
     return k_cast(k, y, t);
 }
 

@@ -96,7 +96,7 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
     uint32_t pairs = n->attr.dot.pairs;
     if (pairs && (pairs > 1 || n->dtype != KL_BF16 || !kblock || kblock % 2))
         return err_set(e, KL_ERR_INTERNAL,
-                       "dot: products in pairs are of bf16, in blocks of an even number, not of %s in blocks of %u",
+                       "dot: bf16_dot2 is of bf16, in blocks of an even number, not of %s in blocks of %u",
                        dtype_name(n->dtype), kblock);
     return attr_rest_zero(n, sizeof n->attr.dot, e);
 }
@@ -156,7 +156,7 @@ VECTOR_CHAIN(f64, double, __m256d, 4, _mm256_set1_pd, _mm256_setzero_pd, _mm256_
 /* Columns are taken in panels, so that a panel of b stays in cache while the rows of a pass over it. */
 enum { PANEL = 512 };
 
-/* ---- products of bf16 in pairs, widened to f32: as chain, by DOT2 ---- */
+/* ---- products in bf16 dot2 order, widened to f32: as chain, by DOT2 ---- */
 
 #if defined(__x86_64__)
 #define FLUSH_AVX2(x) \

@@ -19,7 +19,7 @@ struct group {
     bool remat;         /* contains marked nodes: it is computed late */
     bool rows;          /* a row kernel (fuse_rows.c) */
     bool pads;          /* a map that also computes the operand of one of its pads: members of another size */
-    uint32_t before, after; /* its neighbours in the order (fuse_order.c); GROUP_NONE: none */
+    uint32_t before, after; /* the groups next to it in the order (fuse_order.c); GROUP_NONE: none */
     uint64_t rank;      /* ascending in the order */
 };
 

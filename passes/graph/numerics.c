@@ -1,7 +1,7 @@
 /* Sets the order of operations of each reduction, dot and attention (node.h, "Numeric order").
  *
  * It depends on shapes, dtypes and axes, not on the host, threads, tiles or views.  Of the device it uses one property:
- * whether it sums products of bf16 in pairs.  Every executor that follows what is written gets the same bits.  No later
+ * whether it sums in bf16 dot2 order.  Every executor that follows what is written gets the same bits.  No later
  * pass changes the order. */
 #include "passes/passes.h"
 

@@ -3,7 +3,7 @@
  * The key is all that lowering reads of a group: its members in order, what they are computed from up to the values
  * that lie in memory, of which only dtype and shape count, and the target.  Nodes are numbered as the key meets them,
  * so numbers of nodes, leaves and groups in their graph play no part.  What lowering reads beyond those values stands
- * in the key as an answer (KEY_EXP_DOWN).  Builds with assertions lower a found group all the same and compare.
+ * in the key as an answer (KEY_EXP_NONPOSITIVE).  Builds with assertions lower a found group all the same and compare.
  *
  * Entries are bounded by bytes, and the least recently used go first.  Without memory nothing is kept.
  *
@@ -18,7 +18,7 @@
 enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20, MAX_PACKED = 4096 }; /* bytes: at first */
 
 /* How a node is met: computed in the kernel as a member or as a view or scalar of its own, or read from memory. */
-enum { KEY_MEMBER = 1, KEY_INLINE = 2, KEY_MEMORY = 3, KEY_STORED = 4, KEY_EXP_DOWN = 8,
+enum { KEY_MEMBER = 1, KEY_INLINE = 2, KEY_MEMORY = 3, KEY_STORED = 4, KEY_EXP_NONPOSITIVE = 8,
        KEY_PITCH = 16 };
 
 struct memo_entry {
@@ -82,7 +82,7 @@ static bool key_node(struct lower_key *k, const struct lowering *w, ref r)
             return false;
     } else {
         how |= w->stored[r] ? KEY_STORED : 0;
-        how |= n->op == OP_exp && lower_exp_nonpositive(w->g, n) ? KEY_EXP_DOWN : 0;
+        how |= n->op == OP_exp && lower_exp_nonpositive(w->g, n) ? KEY_EXP_NONPOSITIVE : 0;
         if (!key_put(k, how | (uint64_t)n->dtype << 8 | (uint64_t)s->rank << 16 | (uint64_t)n->nin << 24 |
                             (uint64_t)n->op << 32 | (uint64_t)n->flags << 48))
             return false;

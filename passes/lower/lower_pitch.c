@@ -1,6 +1,6 @@
 /* Pitches: intermediates of a GPU whose rows are further apart in memory than they are long.
  *
- * A tensor copy takes rows that begin at multiples of 16 bytes, and so does a store of a vector of results.  Behind
+ * A TMA load takes rows that begin at multiples of 16 bytes, and so does a store of a vector of results.  Behind
  * rows of another length, such as a vocabulary's 50257 logits, there are unused elements, up to a multiple of 64 bytes.
  * These have no value: a kernel may load and store anything there, as the threads of a row do that access whole
  * vectors, and no result depends on it.  Inputs, states and outputs have no pitch, nor has what anything but a kernel

@@ -142,7 +142,7 @@ struct attention_facts {
     int64_t matrices;               /* that have results */
     bool half;                      /* those iterated over are of half floats */
     bool keys;                      /* of a gradient: in k and v */
-    bool views;                     /* tensor copies can take the operands */
+    bool views;                     /* TMA loads can take the operands */
     bool blocks;                    /* blocks of threads with register tiles can compute it */
     unsigned factors;               /* dtype + 1 of the operands that a GPU's matrix units could multiply; 0: none */
 };

@@ -24,7 +24,7 @@ static bool is_near(unsigned dtype, const void *want, const void *got, int64_t n
     return true;
 }
 
-/* Asynchronous units are for panels of 64 columns and as many rows.  panels: tensor copies are expected. */
+/* Asynchronous units are for panels of 64 columns and as many rows.  panels: TMA loads are expected. */
 static bool uses_units(const struct gpu_attention *c, const struct program *p, bool panels)
 {
     bool all = p->nkernel > 0;

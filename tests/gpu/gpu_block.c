@@ -155,7 +155,7 @@ static const char wgmma[] =
     "    while (q.first != q.next && q.v[q.first % 32].batch + left < q.batch)\n        emulated_complete(q.first);\n"
     "}\n";
 
-/* PTX's mbarrier and tensor copies.  A barrier's 8 bytes: bits 0 to 19 pending arrivals, 20 to 39 arrivals of a
+/* PTX's mbarrier and TMA loads.  A barrier's 8 bytes: bits 0 to 19 pending arrivals, 20 to 39 arrivals of a
  * phase, 40 the parity of the current phase, 41 to 62 the bytes that are still expected + 2^20, 63 whether it is
  * valid.  A copy is complete when a thread tests the barrier and no sooner: row r and column c of the box are at
  * 128 r + 2 c, where bits 4 to 6 of the address are exchanged by its bits 7 to 9; there are zeros outside of the

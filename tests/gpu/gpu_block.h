@@ -9,7 +9,7 @@
 
 enum { GPU_BLOCK_THREADS = 1024 };
 #define GPU_MAP UINT64_C(0x70616d726f736e65)
-/* A tensor map as the emulated tensor copies read it: steps in bytes, a box of 16-bit elements with 128-byte
+/* A tensor map as the emulated TMA loads read it: steps in bytes, a box of 16-bit elements with 128-byte
  * swizzle. */
 void gpu_map_make(uint64_t word[16], const void *address, const uint64_t size[3], const uint64_t step[2],
                   const unsigned box[3]);

@@ -178,7 +178,7 @@ static void convolutions(const char *dialect, const char *architecture, unsigned
           architecture, found_async, found_reordered);
 }
 
-/* Are intermediates with odd rows read by tensor copies, and has each a pitch?  Do the threads of a row load and store
+/* Are intermediates with odd rows read by TMA loads, and has each a pitch?  Do the threads of a row load and store
  * vectors of such rows, which they hold or iterate over in groups, the last of which has a part of a vector? */
 static void pitched(void)
 {
@@ -202,7 +202,7 @@ static void pitched(void)
             odd += p->pitch[r] != 0;
             aligned += p->pitch[r] && p->pitch[r] * 2 % 64 == 0 && p->pitch[r] > 331;
         }
-        check(panels == 3, "%u products by tensor copies", panels);
+        check(panels == 3, "%u products by TMA loads", panels);
         check(odd == 2 && aligned == odd, "%u arrays with a pitch, %u of whole accesses", odd, aligned);
         check(program_check(p, &e), "%s", e.msg);
         p->pitch[0] = 0;
@@ -231,7 +231,7 @@ static void pitched(void)
 static void online_softmax(void)
 {
     enum { ROWS = 6, LENGTH = 700 };
-    static const char *const walked[] = {"rows width 32 vector 4", "rows width 64 vector 1", "rows width 8 vector 2",
+    static const char *const iterated[] = {"rows width 32 vector 4", "rows width 64 vector 1", "rows width 8 vector 2",
                                          "rows width 64 held 12 vector 4"};
     struct err e = {0};
     struct graph *g = graph_new("softmax");
@@ -255,10 +255,10 @@ static void online_softmax(void)
     take_dialect("cuda");
     rounded = true;
     if (check(run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg))
-        for (unsigned i = 0; i < sizeof walked / sizeof *walked; i++) {
+        for (unsigned i = 0; i < sizeof iterated / sizeof *iterated; i++) {
             char schedule[128];
-            snprintf(schedule, sizeof schedule, "@k0_reduce_max_sub_exp_sum_mul_sum_div schedule %s\n", walked[i]);
-            agrees(g, &in, &want, schedule, walked[i]);
+            snprintf(schedule, sizeof schedule, "@k0_reduce_max_sub_exp_sum_mul_sum_div schedule %s\n", iterated[i]);
+            agrees(g, &in, &want, schedule, iterated[i]);
         }
     rounded = false;
     values_free(&in);

@@ -376,7 +376,7 @@ static void table(void)
     if (has(KL_BF16))
         text_graph("tests/text/agree_gpu_skinny.kir"), text_graph("tests/text/agree_gpu_transpose.kir");
     if (has(KL_F16) && has(KL_BF16))
-        text_graph("tests/text/agree_gpu_neighbours.kir");
+        text_graph("tests/text/agree_gpu_vectors.kir");
     if (has(KL_F16) && has(KL_BF16) && has(KL_F64))
         text_graph("tests/text/agree_gpu_wide.kir"), text_graph("tests/text/agree_gpu_sort.kir");
 }

@@ -345,7 +345,7 @@ static void compare(const char *name, const struct counts *c, bool registers)
     check((uint64_t)c->others * t->products <= (uint64_t)t->others * c->products, "%s: a loop has %u instructions "
           "beside %u products, had %u beside %u", name, c->others, c->products, t->others, t->products);
     check(!t->async || c->async || c->panels, "%s: no copy to shared memory", name);
-    check(!t->panels || c->panels, "%s: no tensor copy", name);
+    check(!t->panels || c->panels, "%s: no TMA load", name);
     check((uint64_t)c->blocks * c->threads >= (uint64_t)t->blocks * t->threads ||
           c->blocks * c->threads >= PROCESSORS * THREADS,
           "%s: a launch of %u blocks of %u threads, was of %u of %u", name, c->blocks, c->threads, t->blocks,
@@ -397,7 +397,7 @@ static void check_bounds(const char *name, const struct counts *c)
               name, c->global - c->wide, c->global);
         check(!b->no_calls || !c->calls, "%s: %u calls", name, c->calls);
         check(!b->barriers || c->barriers <= b->barriers, "%s: %u barriers", name, c->barriers);
-        check(c->hgmma >= b->hgmma && c->panels >= b->panels, "%s: %u HGMMA, %u tensor copies", name, c->hgmma,
+        check(c->hgmma >= b->hgmma && c->panels >= b->panels, "%s: %u HGMMA, %u TMA loads", name, c->hgmma,
               c->panels);
         check(!b->loads || c->ffma >= b->loads * c->loads, "%s: %u FFMA for %u loads from shared memory", name,
               c->ffma, c->loads);
@@ -421,7 +421,7 @@ static void bless(const struct counts *c, const char *version)
         return;
     fprintf(f, "/* Written by KILN_BLESS=1 build/tests/gpu_structure: counts in the machine code for sm_90a and the "
             "smallest\n * launch.  STRUCTURE(case, kernels, global accesses, of these 16 bytes wide, barriers, local "
-            "accesses,\n * registers, HMMA, HGMMA, FFMA, shared accesses, LDGSTS, tensor copies, blocks, threads, "
+            "accesses,\n * registers, HMMA, HGMMA, FFMA, shared accesses, LDGSTS, TMA loads, blocks, threads, "
             "products in\n * a loop, other instructions of it) */\n");
     fprintf(f, "COMPILER(\"%s\")\n", version);
     for (unsigned i = 0; i < ncase; i++)
@@ -439,7 +439,7 @@ static void without_tensor_maps(struct caps caps)
     dialect_architecture(dialect_find("cuda", &e), caps.features, &caps);
     for (unsigned i = 0; i < ncase; i++)
         if (!strcmp(cases[i].name, "bf16_4096") && count_case(i, &caps, &c))
-            check(c.hgmma && c.async && !c.panels, "%s: %u HGMMA, %u copies by threads, %u tensor copies",
+            check(c.hgmma && c.async && !c.panels, "%s: %u HGMMA, %u copies by threads, %u TMA loads",
                   caps.features, c.hgmma, c.async, c.panels);
 }
 

@@ -5,11 +5,11 @@
 
 static struct rng rng = {4242};
 
-/* What a query sees besides causality. */
-enum sight { ALL, MASK, BOUNDS, SIGHTS };
-static const char *const sight_name[SIGHTS] = {"all", "mask", "bounds"};
+/* What masks keys besides causality. */
+enum masking { ALL, MASK, BOUNDS, MASKINGS };
+static const char *const masking_name[MASKINGS] = {"all", "mask", "bounds"};
 
-struct problem { int64_t batch, l, m, d, e; enum sight sight; bool causal; unsigned dtype; };
+struct problem { int64_t batch, l, m, d, e; enum masking masking; bool causal; unsigned dtype; };
 
 static struct shape matrices(int64_t batch, int64_t rows, int64_t columns)
 {
@@ -21,16 +21,16 @@ static ref record(struct graph *g, const struct problem *p)
 {
     struct shape q = matrices(p->batch, p->l, p->d), k = matrices(p->batch, p->m, p->d),
         v = matrices(p->batch, p->m, p->e);
-    struct shape s = matrices(p->batch, p->l, p->sight == MASK ? p->m : 2);
+    struct shape s = matrices(p->batch, p->l, p->masking == MASK ? p->m : 2);
     ref in[3] = {n_input(g, p->dtype, &q, "q"), n_input(g, p->dtype, &k, "k"), n_input(g, p->dtype, &v, "v")};
-    ref seen = p->sight == ALL ? NIL : n_input(g, p->sight == MASK ? KL_BOOL : KL_I32, &s, "seen");
-    return n_attention(g, in[0], in[1], in[2], seen, 1 / sqrt((double)p->d + 1), p->causal);
+    ref mask = p->masking == ALL ? NIL : n_input(g, p->masking == MASK ? KL_BOOL : KL_I32, &s, "mask");
+    return n_attention(g, in[0], in[1], in[2], mask, 1 / sqrt((double)p->d + 1), p->causal);
 }
 
 static void data(const struct graph *g, const struct problem *p, struct values *in)
 {
     values_random(&rng, g, &g->input, false, in);
-    if (p->sight == BOUNDS) /* windows, some of them empty, some beyond the keys */
+    if (p->masking == BOUNDS) /* windows, some of them empty, some beyond the keys */
         for (int64_t i = 0; i < p->batch * p->l; i++) {
             ((int32_t *)in->v[3])[2 * i] = (int32_t)rng_below(&rng, p->m + 2) - 1;
             ((int32_t *)in->v[3])[2 * i + 1] = ((int32_t *)in->v[3])[2 * i] + (int32_t)rng_below(&rng, p->m);
@@ -41,7 +41,7 @@ static void name_of(const struct problem *p, char *text, size_t n)
 {
     snprintf(text, n, "attention %s [%" PRId64 ",%" PRId64 ",%" PRId64 "] %" PRId64 " keys, %" PRId64 " values, %s%s",
              dtype_name(p->dtype),
-             p->batch, p->l, p->d, p->m, p->e, sight_name[p->sight], p->causal ? ", causal" : "");
+             p->batch, p->l, p->d, p->m, p->e, masking_name[p->masking], p->causal ? ", causal" : "");
 }
 
 /* ---- the decomposition ---- */
@@ -88,10 +88,10 @@ static void decompositions(void)
     static const unsigned dtypes[] = {KL_F64, KL_F32, KL_F16, KL_BF16};
     for (unsigned z = 0; z < sizeof sizes / sizeof *sizes; z++)
         for (unsigned t = 0; t < 4; t++)
-            for (int how = 0; how < 2 * SIGHTS; how++) {
+            for (int how = 0; how < 2 * MASKINGS; how++) {
                 const int64_t *s = sizes[z];
                 if ((z + t + (unsigned)how) % (t == 1 ? 2 : 4) == 0)
-                    against_decomposition(&(struct problem){s[0], s[1], s[2], s[3], s[4], (enum sight)(how / 2),
+                    against_decomposition(&(struct problem){s[0], s[1], s[2], s[3], s[4], (enum masking)(how / 2),
                                                             how % 2, dtypes[t]});
             }
 }
@@ -141,11 +141,11 @@ static void gradients(void)
     static const unsigned dtypes[] = {KL_F64, KL_F32, KL_F16, KL_BF16};
     for (unsigned z = 0; z < sizeof sizes / sizeof *sizes; z++)
         for (unsigned t = 0; t < 4; t++)
-            for (int how = 0; how < 2 * SIGHTS; how++) {
+            for (int how = 0; how < 2 * MASKINGS; how++) {
                 const int64_t *s = sizes[z];
                 if ((z + t + (unsigned)how) % (t == 1 ? 2 : 4) == 0)
                     gradient_against_composition(&(struct problem){s[0], s[1], s[2], s[3], s[4],
-                                                                   (enum sight)(how / 2), how % 2, dtypes[t]});
+                                                                   (enum masking)(how / 2), how % 2, dtypes[t]});
             }
 }
 
@@ -175,28 +175,28 @@ static void large_scores(void)
     graph_free(g);
 }
 
-/* ---- what is not seen ---- */
+/* ---- what is not mask ---- */
 
 static double special(int64_t i)
 {
     return i % 3 == 0 ? (double)NAN : i % 3 == 1 ? (double)INFINITY : -(double)INFINITY;
 }
 
-/* Keys and values from `from` on in both halves are NaN or infinite, and nobody sees them: the bits are those
+/* Keys and values from `from` on in both halves are NaN or infinite, and no query attends to them: the bits are those
  * without. */
-static void unseen(enum sight sight)
+static void masked_keys(enum masking masking)
 {
-    const struct problem p = {2, 37, 90, 6, 5, sight, sight == ALL, KL_F32};
-    int64_t from = sight == ALL ? 90 : 71; /* causality alone: each row is on its own, below */
+    const struct problem p = {2, 37, 90, 6, 5, masking, masking == ALL, KL_F32};
+    int64_t from = masking == ALL ? 90 : 71; /* causality alone: each row is on its own, below */
     struct graph *g = graph_new("unseen");
     struct values in, out[2] = {{0}};
     struct err e = {0};
     graph_output(g, OUT_RETURN, record(g, &p), 0);
     data(g, &p, &in);
-    for (int64_t i = 0; i < p.batch * p.l && sight == MASK; i++)
+    for (int64_t i = 0; i < p.batch * p.l && masking == MASK; i++)
         for (int64_t j = 0; j < p.m; j++)
             ((uint8_t *)in.v[3])[i * p.m + j] = j < from && (i + j) % 3 != 0;
-    for (int64_t i = 0; i < p.batch * p.l && sight == BOUNDS; i++) {
+    for (int64_t i = 0; i < p.batch * p.l && masking == BOUNDS; i++) {
         ((int32_t *)in.v[3])[2 * i] = (int32_t)(i % 11);
         ((int32_t *)in.v[3])[2 * i + 1] = (int32_t)(from - i % 60);
     }
@@ -209,14 +209,14 @@ static void unseen(enum sight sight)
                 for (int64_t c = 0; c < p.e; c++)
                     ((float *)in.v[2])[(b * p.m + j) * p.e + c] = (float)special(j + c);
             }
-        ok = check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out[turn], &e), "%s: %s", sight_name[sight],
-                   e.msg) &&
-             agree_everywhere(g, &in, &(struct values){0}, NULL, sight_name[sight]);
+        ok = check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out[turn], &e), "%s: %s",
+                   masking_name[masking], e.msg) &&
+             agree_everywhere(g, &in, &(struct values){0}, NULL, masking_name[masking]);
     }
     int64_t at = 0;
     if (ok) {
         bool same = same_values(KL_F32, out[0].v[0], out[1].v[0], p.batch * p.l * p.e, &at);
-        check(same, "%s: an unseen NaN changes element %" PRId64, sight_name[sight], at);
+        check(same, "%s: a masked NaN changes element %" PRId64, masking_name[masking], at);
     }
     for (int i = 0; i < 2; i++)
         values_free(&out[i]);
@@ -224,7 +224,8 @@ static void unseen(enum sight sight)
     graph_free(g);
 }
 
-/* A NaN in the last key spoils the one row that sees it; scores far apart neither overflow nor lose the largest. */
+/* A NaN in the last key spoils the one row that attends to it.  Scores far apart neither overflow nor lose the
+ * largest. */
 static void causal_rows(void)
 {
     const struct problem p = {1, 70, 70, 4, 3, ALL, true, KL_F32};
@@ -262,8 +263,8 @@ static void alone(void)
     struct node n = g->node[y];
     graph_output(g, OUT_RETURN, y, 0);
     for (int64_t i = 0; i < p.l; i += 13) {
-        ref q = n_slice(g, n.in[0], 1, i, 1, 1), seen = n_slice(g, n.in[3], 1, i, 1, 1);
-        graph_output(g, OUT_RETURN, n_attention(g, q, n.in[1], n.in[2], seen,
+        ref q = n_slice(g, n.in[0], 1, i, 1, 1), mask = n_slice(g, n.in[3], 1, i, 1, 1);
+        graph_output(g, OUT_RETURN, n_attention(g, q, n.in[1], n.in[2], mask,
                                                 dtype_value(KL_F64, n.attr.attention.scale), false), 0);
     }
     struct values in, out = {0};
@@ -289,16 +290,16 @@ static void one_query(void)
     char what[160];
     int number = 0;
     for (unsigned m = 0; m < sizeof keys / sizeof *keys; m++)
-        for (enum sight sight = ALL; sight < SIGHTS; sight++, number++) {
-            const struct problem p = {3, 1, keys[m], depth[number % 3], values[number / 2 % 3], sight, number % 5 == 4,
-                                      dtypes[number / 3 % 3]};
+        for (enum masking masking = ALL; masking < MASKINGS; masking++, number++) {
+            const struct problem p = {3, 1, keys[m], depth[number % 3], values[number / 2 % 3], masking,
+                                      number % 5 == 4, dtypes[number / 3 % 3]};
             struct graph *g = graph_new("one");
             struct values in;
             graph_output(g, OUT_RETURN, record(g, &p), 0);
             data(g, &p, &in);
             name_of(&p, what, sizeof what);
             check(agree_everywhere(g, &in, &(struct values){0}, NULL, what), "%s", what);
-            if (p.dtype == KL_F32) /* seen by some, unseen by others */
+            if (p.dtype == KL_F32) /* masked for some queries only */
                 ((float *)in.v[1])[p.m * p.d - 1] = NAN;
             check(agree_everywhere(g, &in, &(struct values){0}, NULL, what), "%s with a NaN", what);
             values_free(&in);
@@ -312,8 +313,8 @@ int main(void)
     gradients();
     large_scores();
     one_query();
-    for (enum sight s = ALL; s < SIGHTS; s++)
-        unseen(s);
+    for (enum masking s = ALL; s < MASKINGS; s++)
+        masked_keys(s);
     causal_rows();
     alone();
     return finish();

@@ -381,21 +381,21 @@ static void movers(int64_t rows, int64_t cols)
     graph_free(g);
 }
 
-static void attention(int64_t queries, int64_t keys, int sight)
+static void attention(int64_t queries, int64_t keys, int masking)
 {
     struct graph *g = graph_new("attention");
     struct shape q = shape_make(3, (int64_t[]){2, queries, 19}), k = shape_make(3, (int64_t[]){2, keys, 19}),
         v = shape_make(3, (int64_t[]){2, keys, 33});
-    struct shape seen = shape_make(3, (int64_t[]){2, queries, sight == 1 ? keys : 2});
+    struct shape seen = shape_make(3, (int64_t[]){2, queries, masking == 1 ? keys : 2});
     ref in[3] = {n_input(g, KL_F32, &q, "q"), n_input(g, KL_F32, &k, "k"), n_input(g, KL_F32, &v, "v")};
-    ref s = sight ? n_input(g, sight == 1 ? KL_BOOL : KL_I32, &seen, "seen") : NIL;
-    ref y = n_attention(g, in[0], in[1], in[2], s, 0.25, sight == 0), din[3] = {NIL};
+    ref s = masking ? n_input(g, masking == 1 ? KL_BOOL : KL_I32, &seen, "seen") : NIL;
+    ref y = n_attention(g, in[0], in[1], in[2], s, 0.25, masking == 0), din[3] = {NIL};
     n_attention_gradient(g, y, n_input(g, KL_F32, node_shape(g, y), "dy"), din);
     graph_output(g, OUT_RETURN, y, 0);
     for (int i = 0; i < 3; i++)
         graph_output(g, OUT_RETURN, din[i], 0);
     char what[64];
-    snprintf(what, sizeof what, "attention %" PRId64 "x%" PRId64 " %d", queries, keys, sight);
+    snprintf(what, sizeof what, "attention %" PRId64 "x%" PRId64 " %d", queries, keys, masking);
     compare(g, what);
     graph_free(g);
 }

@@ -34,19 +34,19 @@ static void expected(const double *q, const double *k, const double *v, const do
 static void run(int G, int mask, bool heads, double scale, bool causal, bool past)
 {
     double q[H * L * W], k[H * M * W], v[H * M * E], m[H * L * M], add[H * L * M], want[H * L * E];
-    uint8_t sees[H * L * M];
+    uint8_t unmasked[H * L * M];
     kl_tensor tq = noisy(G, D(H, L, W), q), tk = noisy(7, D(G, M, W), k), tv = noisy(9 + mask, D(G, M, E), v);
     kl_tensor tm = kl_none;
     int n = (heads ? H : 1) * L * M;
     for (int i = 0; i < n; i++) {
-        sees[i] = i % 4 != 1 && i / M % L != 1;
+        unmasked[i] = i % 4 != 1 && i / M % L != 1;
         m[i] = noise(50 + i);
-        if (mask == 2 && !sees[i])
+        if (mask == 2 && !unmasked[i])
             m[i] = -INFINITY;
-        add[i] = mask == 1 ? sees[i] ? 0 : -INFINITY : m[i];
+        add[i] = mask == 1 ? unmasked[i] ? 0 : -INFINITY : m[i];
     }
     if (mask)
-        tm = mask == 1 ? kl_input(dev, KL_BOOL, D(heads ? H : 1, L, M), sees) : f64(D(heads ? H : 1, L, M), m);
+        tm = mask == 1 ? kl_input(dev, KL_BOOL, D(heads ? H : 1, L, M), unmasked) : f64(D(heads ? H : 1, L, M), m);
     expected(q, k, v, mask ? add : NULL, G, heads, scale > 0 ? scale : 1 / sqrt(W), causal, want);
     kl_attention_options o = {.mask = tm, .scale = scale, .causal = causal};
     kl_tensor keys = kl_none, values = kl_none, nk = tk, nv = tv;

@@ -176,12 +176,12 @@ static ref make_dot(struct graph *g, const ref *x, const void *ctx)
     return n_mul(g, y, n_tanh(g, y));
 }
 
-/* Row i sees the keys (i + step) mod 3 .. 4 of 5 by bounds, all but some by a mask, or all; some rows nothing. */
-struct sight { bool mask, bounds, causal; };
+/* Row i attends to the keys (i + step) mod 3 .. 4 of 5 by bounds, all but some by a mask, or all; some rows nothing. */
+struct masking { bool mask, bounds, causal; };
 
 static ref make_attention(struct graph *g, const ref *x, const void *ctx)
 {
-    const struct sight *how = ctx;
+    const struct masking *how = ctx;
     struct shape s = *node_shape(g, x[0]), t = s;
     ref seen = NIL;
     t.dim[2] = node_shape(g, x[1])->dim[1];
@@ -196,14 +196,14 @@ static ref make_attention(struct graph *g, const ref *x, const void *ctx)
     return n_attention(g, x[0], x[1], x[2], seen, 0.7, how->causal);
 }
 
-struct sight_of { struct sight sight; int din; };
+struct masking_of { struct masking masking; int din; };
 
 /* One of the gradients that store no scores, itself differentiated. */
 static ref make_attention_gradient(struct graph *g, const ref *x, const void *ctx)
 {
-    const struct sight_of *how = ctx;
+    const struct masking_of *how = ctx;
     ref din[3] = {NIL};
-    n_attention_gradient(g, make_attention(g, x, &how->sight), x[3], din);
+    n_attention_gradient(g, make_attention(g, x, &how->masking), x[3], din);
     return din[how->din];
 }
 
@@ -212,7 +212,7 @@ static void attention(void)
     for (int how = 0; how < 18; how++)
         for (int turn = 0; turn < 2; turn++) {
             int64_t l = turn ? 5 : 3, m = turn ? 3 : 5;
-            struct sight_of of = {{how / 2 % 3 == 1, how / 2 % 3 == 2, how & 1}, how / 6};
+            struct masking_of of = {{how / 2 % 3 == 1, how / 2 % 3 == 2, how & 1}, how / 6};
             gradient(&(struct problem){.name = "attention's gradient", .make = make_attention_gradient, .nx = 4,
                                        .ctx = &of,
                                        .x = {shape_make(3, (int64_t[]){2, l, 2}), shape_make(3, (int64_t[]){2, m, 2}),
@@ -223,7 +223,7 @@ static void attention(void)
         for (int turn = 0; turn < 2; turn++) { /* more keys than queries, then fewer */
             int64_t l = turn ? 5 : 3, m = turn ? 3 : 5;
             gradient(&(struct problem){.name = "attention", .make = make_attention, .nx = 3,
-                                       .ctx = &(struct sight){how / 2 == 1, how / 2 == 2, how & 1},
+                                       .ctx = &(struct masking){how / 2 == 1, how / 2 == 2, how & 1},
                                        .x = {shape_make(3, (int64_t[]){2, l, 2}), shape_make(3, (int64_t[]){2, m, 2}),
                                              shape_make(3, (int64_t[]){2, m, 3})}});
         }

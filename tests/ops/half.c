@@ -1,4 +1,4 @@
-/* f16 and bf16: conversions over every bit pattern and every tie between neighbours, by the interpreter and by
+/* f16 and bf16: conversions over every bit pattern and every tie between adjacent numbers, by the interpreter and by
  * kernels; rounding once an op; f32 accumulators; literals; gradients. */
 #include "tests/support/harness.h"
 #include "ir/loop/loop.h"
@@ -113,7 +113,7 @@ static void agree(struct graph *g, void *x, const char *what)
 
 enum { PATTERNS = 65536 };
 
-/* Every number of a half type and the neighbourhood of every tie, rounded from f64 and from f32 and widened. */
+/* Every number of a half type and what is next to every tie, rounded from f64 and from f32 and widened. */
 static void kernel_roundings(unsigned half)
 {
     double *x = calloc(4 * PATTERNS, sizeof *x);

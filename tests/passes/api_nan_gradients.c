@@ -121,11 +121,11 @@ struct attention { int64_t L, M; int mask; bool causal; }; /* mask 0: none, 1: b
 
 static kl_tensor mask_of(const struct attention *p, int64_t hidden)
 {
-    bool sees[MAX_COUNT];
+    bool unmasked[MAX_COUNT];
     int32_t bounds[2] = {0, (int32_t)hidden};
     for (int64_t j = 0; j < p->M; j++)
-        sees[j] = j < hidden;
-    return p->mask == 1 ? kl_input(dev, KL_BOOL, 2, (int64_t[]){1, p->M}, sees)
+        unmasked[j] = j < hidden;
+    return p->mask == 1 ? kl_input(dev, KL_BOOL, 2, (int64_t[]){1, p->M}, unmasked)
            : p->mask ? kl_input(dev, KL_I32, 2, (int64_t[]){1, 2}, bounds) : kl_none;
 }
 
@@ -158,7 +158,7 @@ static void hidden_keys(void)
         for (int b = 0; b < 6; b++)
             for (int second = 0; second < (cases[c].L > 100 && cases[c].mask != 1 ? 2 : 1); second++) {
                 const struct attention *p = &cases[c];
-                /* a causal row sees no key behind its own: the last keys are hidden from all rows but the last ones */
+                /* a causal row attends to no later key: the last keys are hidden from all rows but the last ones */
                 int64_t hidden = p->M - 2, rows = p->causal && !p->mask ? p->L - 2 : p->L;
                 kl_scope_begin();
                 double *want = query_gradient(p, rows, hidden, 0, true, second);
@@ -175,7 +175,7 @@ static void hidden_keys(void)
             }
 }
 
-/* A key that is seen is not hidden: its NaN is in the gradient of each row that sees it. */
+/* A key that is unmasked counts: its NaN is in the gradient of each row that attends to it. */
 static void seen_keys(void)
 {
     struct attention p = {5, 7, 0, true};

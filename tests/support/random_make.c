@@ -277,11 +277,11 @@ static ref random_attention(struct maker *m, ref x)
         return NIL;
     k.dim[last - 1] = v.dim[last - 1] = weights.dim[last] = random_dim(m);
     out.dim[last] = v.dim[last] = random_dim(m);
-    int sight = (int)rng_below(&m->r, 3);
-    seen.dim[last] = sight == 1 ? weights.dim[last] : 2;
+    int masking = (int)rng_below(&m->r, 3);
+    seen.dim[last] = masking == 1 ? weights.dim[last] : 2;
     if (!fits(&k) || !fits(&v) || !fits(&seen) || !fits(&weights) || !fits(&out))
         return NIL;
-    ref by = sight ? fitting(m, sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64, &seen) : NIL, din[3] = {NIL};
+    ref by = masking ? fitting(m, masking == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64, &seen) : NIL, din[3] = {NIL};
     ref y = n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), by, 0.5, chance(m, 3));
     if (y && node_numel(m->g, x) <= 1 << 12 && chance(m, 3)) /* of more the interpreter takes its time */
         n_attention_gradient(m->g, y, fitting(m, dt, node_shape(m->g, y)), din), y = din[rng_below(&m->r, 3)];

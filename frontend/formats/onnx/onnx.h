@@ -228,7 +228,7 @@ int32_t onnx_element(const struct node *n, uint32_t i);
 /* Its elements on the host; NULL: reported.  Valid as long as the frame. */
 const struct array *onnx_known(struct node *n, uint32_t i);
 /* Makes v->known, of operand i, or of none: i is beyond those; false: reported. */
-bool onnx_know(struct node *n, struct value *v, uint32_t i);
+bool onnx_evaluate(struct node *n, struct value *v, uint32_t i);
 /* The same where only a read is needed; false: it cannot be read, which is not reported. */
 bool onnx_try_read(struct node *n, struct value *v);
 /* Operand i's elements, if they are known and none is a symbolic length; NULL: not, which is not reported. */
@@ -271,7 +271,7 @@ bool run_suspend(struct kl_model *m);
 void run_resume(struct kl_model *m);
 struct type array_type(const struct array *a);
 /* Can the value be computed from constants and inputs that were made before the trace? */
-bool onnx_can_know(const struct node *n, const struct value *v);
+bool onnx_can_evaluate(const struct node *n, const struct value *v);
 
 /* ---- probe.c: whether a graph can be recorded ---- */
 enum probe_result { PROBE_FITS, PROBE_FAILS, PROBE_UNKNOWN };

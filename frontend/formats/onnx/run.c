@@ -390,7 +390,7 @@ bool onnx_give_value(struct node *n, uint32_t i, const struct value *from)
 
 /* ---- folding ---- */
 
-static bool run_know(struct node *n, struct value *v, uint32_t i);
+static bool run_evaluate(struct node *n, struct value *v, uint32_t i);
 
 /* Calls the function of the node's operator. */
 static bool run_operator(struct node *n)
@@ -422,7 +422,7 @@ static bool run_fold(struct node *n, bool demanded, bool *large)
         if (lengths)
             onnx_fails(n, KL_ERR_SHAPE, "the value of operand %u has to be known while recording; it has a symbolic "
                        "length", i);
-        if (lengths || (v && v->set && !run_know(n, v, i))) {
+        if (lengths || (v && v->set && !run_evaluate(n, v, i))) {
             r->depth--;
             return false;
         }
@@ -486,7 +486,7 @@ static bool run_read(struct node *n, struct value *v, uint32_t i)
                       i, operand_name(n, i), why);
 }
 
-static bool run_know(struct node *n, struct value *v, uint32_t i)
+static bool run_evaluate(struct node *n, struct value *v, uint32_t i)
 {
     bool large;
     if (v->known)
@@ -505,7 +505,7 @@ static bool run_know(struct node *n, struct value *v, uint32_t i)
                       "on what only a run computes (outside of a trace it could be read)", i, operand_name(n, i));
 }
 
-static bool can_know(const struct node *n, const struct value *v, unsigned depth)
+static bool can_evaluate(const struct node *n, const struct value *v, unsigned depth)
 {
     if (v->known || v->weight || (v->t.id && v->given))
         return !v->list && !v->varies && !(v->known && v->known->symbolic);
@@ -513,14 +513,14 @@ static bool can_know(const struct node *n, const struct value *v, unsigned depth
     bool can = maker && maker->def->op && depth < DEEPEST;
     for (uint32_t i = 0; can && i < onnx_nin(maker); i++) {
         const struct value *operand = onnx_value(maker, i);
-        can = !operand || !operand->set || can_know(n, operand, depth + 1);
+        can = !operand || !operand->set || can_evaluate(n, operand, depth + 1);
     }
     return can;
 }
 
-bool onnx_can_know(const struct node *n, const struct value *v) { return can_know(n, v, 0); }
+bool onnx_can_evaluate(const struct node *n, const struct value *v) { return can_evaluate(n, v, 0); }
 
-bool onnx_know(struct node *n, struct value *v, uint32_t i) { return run_know(n, v, i); }
+bool onnx_evaluate(struct node *n, struct value *v, uint32_t i) { return run_evaluate(n, v, i); }
 
 /* Does the operator take symbolic lengths where it needs numbers while recording? */
 static bool run_reads_lengths(const struct node *n)
@@ -540,8 +540,8 @@ const struct array *onnx_known(struct node *n, uint32_t i)
         return onnx_fails(n, KL_ERR_ARGUMENT, "it needs operand %u", i), NULL;
     n->run->varied |= v->varies;
     if (n->run->folding)
-        return v->known || run_know(n, v, i) ? v->known : NULL; /* run_fold has computed it */
-    return run_know(n, v, i) ? v->known : NULL;
+        return v->known || run_evaluate(n, v, i) ? v->known : NULL; /* run_fold has computed it */
+    return run_evaluate(n, v, i) ? v->known : NULL;
 }
 
 bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int max, int *count)

@@ -4,7 +4,7 @@
 #include "ir/ir.h"
 
 /* The number of the operand that selects the keys; MAX_OPERANDS: none, all queries see all keys. */
-static inline unsigned attention_seen(const struct node *n)
+static inline unsigned attention_mask_operand(const struct node *n)
 {
     return n->nin == opinfo[n->op].nin ? n->nin - 1u : MAX_OPERANDS;
 }
@@ -14,10 +14,10 @@ struct attention_sizes { int64_t batch, l, m, d, e; };
 struct attention_sizes attention_sizes(const struct graph *g, const struct node *n);
 
 /* The keys that a query attends to: from lo on and before hi, and further restricted by `mask` if not NULL. */
-struct sight { int64_t lo, hi; const uint8_t *mask; };
-/* The keys that query i of batch element b attends to; seen: that operand's elements, or NULL. */
-struct sight attention_sight(const struct graph *g, const struct node *n, const struct attention_sizes *z,
-                             const void *seen, int64_t b, int64_t i);
+struct attention_keys { int64_t lo, hi; const uint8_t *mask; };
+/* The keys that query i of batch element b attends to; mask: that operand's elements, or NULL. */
+struct attention_keys attention_row_keys(const struct graph *g, const struct node *n, const struct attention_sizes *z,
+                             const void *mask, int64_t b, int64_t i);
 
 /* ---- shape rules ---- */
 /* Do all operands have at least two axes, and equal leading axes before the last two? */
@@ -31,11 +31,11 @@ bool attention_attr(const struct node *n, struct err *e);
 /* A dot batched over all axes except the last two, of which it contracts con_a and con_b. */
 ref attention_product(struct graph *g, ref a, ref b, unsigned con_a, unsigned con_b);
 /* The mask of visible keys: bool of shape s, [.., L, M]; NIL: all. */
-ref attention_seen_keys(struct graph *g, const struct node *n, const struct shape *s);
-ref attention_where_seen(struct graph *g, ref seen, ref x); /* x where a query attends to a key, else 0 */
+ref attention_unmasked_keys(struct graph *g, const struct node *n, const struct shape *s);
+ref attention_where_unmasked(struct graph *g, ref mask, ref x); /* x where a query attends to a key, else 0 */
 /* y [.., L or M, ..] for a product with numbers that are 0 where a query does not see a key: 0 in place of infinite
  * elements and NaNs, since 0 times them is NaN.  Where a query attends to such a key, its numbers are NaN, and so is
  * the product. */
-ref attention_finite(struct graph *g, ref seen, ref y);
+ref attention_finite(struct graph *g, ref mask, ref y);
 
 #endif

@@ -16,7 +16,7 @@ enum { MAX_BLOCK = 1 << 12 };
  * matrix whose queries do not see all keys, because hidden blocks are skipped.  The second is for all matrices
  * together, because recomputing takes longer than products. */
 enum { MIN_SKIPPED = 256 * 256, MIN_SCORES = 1 << 24 };
-enum { Q, K, V, SEEN };
+enum { Q, K, V, MASK };
 
 /* ---- shape ---- */
 
@@ -36,7 +36,7 @@ static bool attention_check_operands(const struct graph *g, const struct node *n
     return err_set(e, KL_ERR_SHAPE,
                    "attention: needs [.., L, D], [.., M, D], [.., M, E] and bool [.., L, M] or i32 or i64 [.., L, 2], "
                    "got %s, %s, %s and %s",
-                   t[Q], t[K], t[V], t[SEEN]);
+                   t[Q], t[K], t[V], t[MASK]);
 }
 
 bool attention_same_lead(const struct graph *g, const struct node *n)
@@ -51,14 +51,14 @@ bool attention_same_lead(const struct graph *g, const struct node *n)
 
 bool attention_sight_shape(const struct graph *g, const struct node *n, bool *fits, struct err *e)
 {
-    unsigned seen = attention_seen(n);
-    if (seen == MAX_OPERANDS)
+    unsigned mask = attention_mask_operand(n);
+    if (mask == MAX_OPERANDS)
         return true;
-    unsigned dtype = node_at(g, n->in[seen])->dtype;
-    const struct shape *q = shape_in(g, n, 0), *k = shape_in(g, n, 1), *s = shape_in(g, n, seen);
+    unsigned dtype = node_at(g, n->in[mask])->dtype;
+    const struct shape *q = shape_in(g, n, 0), *k = shape_in(g, n, 1), *s = shape_in(g, n, mask);
     uint32_t r = q->rank;
     if (dtype != KL_BOOL && dtype != KL_I32 && dtype != KL_I64)
-        return err_set(e, KL_ERR_TYPE, "%s: what a query sees is bool, i32 or i64, not %s", opinfo[n->op].name,
+        return err_set(e, KL_ERR_TYPE, "%s: the mask is bool, or its bounds i32 or i64, not %s", opinfo[n->op].name,
                        dtype_name(dtype));
     *fits = *fits && s->dim[r - 2] == q->dim[r - 2] && s->dim[r - 1] == (dtype == KL_BOOL ? k->dim[r - 2] : 2);
     return true;
@@ -146,22 +146,22 @@ double attention_flops(const struct graph *g, const struct node *n)
 
 bool attention_has_ranges(const struct graph *g, const struct node *n)
 {
-    unsigned seen = attention_seen(n);
-    return seen < n->nin && node_at(g, n->in[seen])->dtype != KL_BOOL;
+    unsigned mask = attention_mask_operand(n);
+    return mask < n->nin && node_at(g, n->in[mask])->dtype != KL_BOOL;
 }
 
-struct sight attention_sight(const struct graph *g, const struct node *n, const struct attention_sizes *z,
-                             const void *seen, int64_t b, int64_t i)
+struct attention_keys attention_row_keys(const struct graph *g, const struct node *n, const struct attention_sizes *z,
+                             const void *mask, int64_t b, int64_t i)
 {
-    struct sight s = {0, z->m, NULL};
-    unsigned dtype = seen ? node_at(g, n->in[attention_seen(n)])->dtype : 0;
+    struct attention_keys s = {0, z->m, NULL};
+    unsigned dtype = mask ? node_at(g, n->in[attention_mask_operand(n)])->dtype : 0;
     if (n->attr.attention.causal && i + z->m - z->l + 1 < s.hi)
         s.hi = i + z->m - z->l + 1;
-    if (seen && dtype == KL_BOOL) {
-        s.mask = (const uint8_t *)seen + (b * z->l + i) * z->m;
-    } else if (seen) {
-        int64_t end = index_at(dtype, seen, 2 * (b * z->l + i) + 1, z->m);
-        s.lo = index_at(dtype, seen, 2 * (b * z->l + i), z->m);
+    if (mask && dtype == KL_BOOL) {
+        s.mask = (const uint8_t *)mask + (b * z->l + i) * z->m;
+    } else if (mask) {
+        int64_t end = index_at(dtype, mask, 2 * (b * z->l + i) + 1, z->m);
+        s.lo = index_at(dtype, mask, 2 * (b * z->l + i), z->m);
         s.hi = end < s.hi ? end : s.hi;
     }
     return s;
@@ -170,7 +170,7 @@ struct sight attention_sight(const struct graph *g, const struct node *n, const 
 /* One query, given the keys it attends to; score and weight have room for a block. stats: NULL, or the address of its
  * two numbers, and then there are no values. */
 #define ROW(name, ctype, dtype, fma)                                                                          \
-    static bool row_##name(const struct node *n, const struct attention_sizes *z, struct sight s, ctype *out, \
+    static bool row_##name(const struct node *n, const struct attention_sizes *z, struct attention_keys s, ctype *out, \
                            ctype *stats, const ctype *q, const ctype *k, const ctype *v, ctype *score,        \
                            ctype *weight)                                                                     \
     {                                                                                                         \
@@ -227,7 +227,7 @@ static bool attention_arrays(const struct graph *g, const struct node *n, unsign
     struct attention_sizes z = attention_sizes(g, n);
     size_t size = dtype_size(dtype);
     const char *q = in[Q], *k = in[K], *v = n->op == OP_attention ? in[V] : NULL;
-    const void *seen = attention_seen(n) < n->nin ? in[attention_seen(n)] : NULL;
+    const void *mask = attention_mask_operand(n) < n->nin ? in[attention_mask_operand(n)] : NULL;
     char *out = v ? result : NULL, *stats = v ? NULL : result;
     void *score = mem_alloc((size_t)n->attr.attention.block * size),
          *weight = mem_alloc((size_t)n->attr.attention.block * size);
@@ -237,7 +237,7 @@ static bool attention_arrays(const struct graph *g, const struct node *n, unsign
         void *y = out ? out + (size_t)(i * z.e) * size : NULL, *t = stats ? stats + (size_t)(2 * i) * size : NULL;
         const void *x = q + (size_t)(i * z.d) * size, *kb = k + (size_t)(b * z.m * z.d) * size,
                    *vb = v ? v + (size_t)(b * z.m * z.e) * size : NULL;
-        struct sight s = attention_sight(g, n, &z, seen, b, i % z.l);
+        struct attention_keys s = attention_row_keys(g, n, &z, mask, b, i % z.l);
         ok = dtype == KL_F32 ? row_f32(n, &z, s, y, t, x, kb, vb, score, weight)
                              : row_f64(n, &z, s, y, t, x, kb, vb, score, weight);
     }
@@ -273,34 +273,34 @@ ref attention_product(struct graph *g, ref a, ref b, unsigned con_a, unsigned co
     return n_dot(g, a, b, &at);
 }
 
-ref attention_seen_keys(struct graph *g, const struct node *n, const struct shape *s)
+ref attention_unmasked_keys(struct graph *g, const struct node *n, const struct shape *s)
 {
     uint32_t last = s->rank - 1;
-    unsigned operand = attention_seen(n);
-    ref seen = NIL;
+    unsigned operand = attention_mask_operand(n);
+    ref mask = NIL;
     if (operand < n->nin && node_at(g, n->in[operand])->dtype == KL_BOOL) {
-        seen = n->in[operand];
+        mask = n->in[operand];
     } else if (operand < n->nin) {
         unsigned dtype = KL_I64;
         ref key = n_iota(g, dtype, s, last), bounds = n_cast(g, n->in[operand], dtype);
         ref lo = n_expand(g, n_slice(g, bounds, last, 0, 1, 1), s),
             hi = n_expand(g, n_slice(g, bounds, last, 1, 1, 1), s);
-        seen = n_and(g, n_le(g, lo, key), n_lt(g, key, hi));
+        mask = n_and(g, n_le(g, lo, key), n_lt(g, key, hi));
     }
     if (!n->attr.attention.causal)
-        return seen;
+        return mask;
     /* counted from the last query and the last key */
     ref key = n_flip(g, n_iota(g, KL_I64, s, last), 1u << last),
         query = n_flip(g, n_iota(g, KL_I64, s, last - 1), 1u << (last - 1));
     ref past = n_ge(g, key, query);
-    return seen ? n_and(g, seen, past) : past;
+    return mask ? n_and(g, mask, past) : past;
 }
 
-ref attention_where_seen(struct graph *g, ref seen, ref x) { return seen ? n_where(g, seen, x, n_k(g, x, 0)) : x; }
+ref attention_where_unmasked(struct graph *g, ref mask, ref x) { return mask ? n_where(g, mask, x, n_k(g, x, 0)) : x; }
 
-ref attention_finite(struct graph *g, ref seen, ref y)
+ref attention_finite(struct graph *g, ref mask, ref y)
 {
-    return seen && y ? n_where(g, n_lt(g, n_abs(g, y), n_k(g, y, INFINITY)), y, n_k(g, y, 0)) : y;
+    return mask && y ? n_where(g, n_lt(g, n_abs(g, y), n_k(g, y, INFINITY)), y, n_k(g, y, 0)) : y;
 }
 
 static ref along_keys(struct graph *g, enum op reduce, ref x, const struct shape *s)
@@ -308,7 +308,7 @@ static ref along_keys(struct graph *g, enum op reduce, ref x, const struct shape
     return n_reduce(g, reduce, x, 1u << (s->rank - 1));
 }
 
-static ref attention_weights(struct graph *g, const struct node *n, ref *seen)
+static ref attention_weights(struct graph *g, const struct node *n, ref *mask)
 {
     unsigned dtype = dtype_compute(n->dtype);
     ref x = attention_product(g, n->in[Q], n->in[K], 1, 1);
@@ -317,24 +317,24 @@ static ref attention_weights(struct graph *g, const struct node *n, ref *seen)
     const struct shape s = *node_shape(g, x);
     x = node_at(g, x)->dtype == dtype ? x : n_cast(g, x, dtype);
     x = n_mul(g, x, n_k(g, x, dtype_value(KL_F64, n->attr.attention.scale)));
-    *seen = attention_seen_keys(g, n, &s);
-    ref none = n_k(g, x, -INFINITY), max = along_keys(g, OP_reduce_max, *seen ? n_where(g, *seen, x, none) : x, &s);
+    *mask = attention_unmasked_keys(g, n, &s);
+    ref none = n_k(g, x, -INFINITY), max = along_keys(g, OP_reduce_max, *mask ? n_where(g, *mask, x, none) : x, &s);
     if (!max)
         return NIL;
     g->node[max].flags |= MARK_STOP; /* it cancels out */
     max = n_where(g, n_eq(g, max, n_k(g, max, -INFINITY)), n_k(g, max, 0), max);
     ref less = n_sub(g, x, n_expand(g, max, &s));
-    ref e = attention_where_seen(g, *seen, n_exp(g, attention_where_seen(g, *seen, less)));
+    ref e = attention_where_unmasked(g, *mask, n_exp(g, attention_where_unmasked(g, *mask, less)));
     ref sum = along_keys(g, OP_sum, e, &s);
     sum = n_where(g, n_eq(g, sum, n_k(g, sum, 0)), n_k(g, sum, 1), sum);
-    return attention_where_seen(g, *seen, n_div(g, e, n_expand(g, sum, &s))); /* 0 also where the sum is NaN */
+    return attention_where_unmasked(g, *mask, n_div(g, e, n_expand(g, sum, &s))); /* 0 also where the sum is NaN */
 }
 
 ref n_attention_weights(struct graph *g, ref y)
 {
     const struct node n = *node_at(g, y);
-    ref seen;
-    return attention_weights(g, &n, &seen);
+    ref mask;
+    return attention_weights(g, &n, &mask);
 }
 
 /* With the weights p: dv = p^T dy, dp = dy v^T, ds = p (dp - their sum along the keys, weighted by p), and so on. p is
@@ -343,7 +343,7 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
 {
     const uint16_t flags = g->cur_flags;
     g->cur_flags |= MARK_REMAT; /* recomputed late, when they are needed */
-    ref seen, p = attention_weights(g, n, &seen);
+    ref mask, p = attention_weights(g, n, &mask);
     g->cur_flags = flags;
     ref dp = attention_product(g, dy, n->in[V], 1, 1);
     if (!p || !dp)
@@ -351,13 +351,13 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
     const struct shape s = *node_shape(g, p);
     unsigned dtype = node_at(g, p)->dtype;
     bool half = dtype != n->dtype;
-    dp = attention_where_seen(g, seen, half ? n_cast(g, dp, dtype) : dp);
+    dp = attention_where_unmasked(g, mask, half ? n_cast(g, dp, dtype) : dp);
     ref mean = along_keys(g, OP_sum, n_mul(g, p, dp), &s);
     ref ds = n_mul(g, n_mul(g, p, n_sub(g, dp, n_expand(g, mean, &s))),
                    n_k(g, p, dtype_value(KL_F64, n->attr.attention.scale)));
-    ds = attention_where_seen(g, seen, ds);
+    ds = attention_where_unmasked(g, mask, ds);
     ref pn = half ? n_cast(g, p, n->dtype) : p, dsn = half ? n_cast(g, ds, n->dtype) : ds;
-    din[Q] = attention_product(g, dsn, attention_finite(g, seen, n->in[K]), 1, 0);
+    din[Q] = attention_product(g, dsn, attention_finite(g, mask, n->in[K]), 1, 0);
     din[K] = attention_product(g, dsn, n->in[Q], 0, 0);
     din[V] = attention_product(g, pn, dy, 0, 0);
 }
@@ -380,12 +380,12 @@ static bool is_long(const struct graph *g, const struct node *n)
 {
     const struct shape *q = shape_in(g, n, Q), *k = shape_in(g, n, K);
     int64_t d = q->dim[q->rank - 1], e = shape_in(g, n, V)->dim[q->rank - 1], length[KL_MAX_RANK];
-    unsigned last = n->nin - 1u, seen = opinfo[n->op].nin - 1u;
+    unsigned last = n->nin - 1u, mask = opinfo[n->op].nin - 1u;
     if (d < 0 || e < 0 || d + e > INT32_MAX)
         return false;
     memcpy(length, q->dim, sizeof length);
     length[q->rank - 1] = k->dim[q->rank - 2];
-    bool skips = n->attr.attention.causal || (last == seen && node_at(g, n->in[seen])->dtype != KL_BOOL);
+    bool skips = n->attr.attention.causal || (last == mask && node_at(g, n->in[mask])->dtype != KL_BOOL);
     if (skips && may_be_large(g, length + q->rank - 2, 2, MIN_SKIPPED))
         return true;
     return may_be_large(g, length, q->rank, MIN_SCORES);
@@ -404,16 +404,16 @@ void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
 void vjp_attention_stats(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
-    ref seen, p = attention_weights(g, &n, &seen);
+    ref mask, p = attention_weights(g, &n, &mask);
     if (!p)
         return;
     const struct shape s = *node_shape(g, p);
     ref inverse = n_slice(g, y, s.rank - 1, 1, 1, 1), d = n_slice(g, dy, s.rank - 1, 1, 1, 1);
     ref ds = n_mul(g, n_mul(g, p, n_expand(g, n_neg(g, n_mul(g, inverse, d)), &s)),
                    n_k(g, p, dtype_value(KL_F64, n.attr.attention.scale)));
-    ds = attention_where_seen(g, seen, ds);
-    ref q = attention_finite(g, seen, n_cast(g, n.in[Q], n.dtype));
-    ref k = attention_finite(g, seen, n_cast(g, n.in[K], n.dtype));
+    ds = attention_where_unmasked(g, mask, ds);
+    ref q = attention_finite(g, mask, n_cast(g, n.in[Q], n.dtype));
+    ref k = attention_finite(g, mask, n_cast(g, n.in[K], n.dtype));
     din[Q] = n_cast(g, attention_product(g, ds, k, 1, 0), node_at(g, n.in[Q])->dtype);
     din[K] = n_cast(g, attention_product(g, ds, q, 0, 0), node_at(g, n.in[K])->dtype);
 }

@@ -17,7 +17,7 @@
 #include "ir/loop/loop.h"
 #include <string.h>
 
-enum { X, Y, STATS, SEEN };                      /* queries: q and dy; keys: k and v */
+enum { X, Y, STATS, MASK };                      /* queries: q and dy; keys: k and v */
 enum { STAT_MAX, INVERSE, DELTA, STAT_COUNT };       /* columns of STATS */
 
 static const struct shape *shape_in(const struct graph *g, const struct node *n, unsigned i)
@@ -56,10 +56,10 @@ bool shape_attention_grad(const struct graph *g, struct node *n, struct shape *o
 
 /* Is key j unmasked for query i of batch element b? */
 static bool attention_key_is_unmasked(const struct graph *g, const struct node *n, const struct attention_sizes *z,
-                                      const void *seen,
+                                      const void *mask,
                  int64_t b, int64_t i, int64_t j)
 {
-    struct sight s = attention_sight(g, n, z, seen, b, i);
+    struct attention_keys s = attention_row_keys(g, n, z, mask, b, i);
     return j >= s.lo && j < s.hi && (!s.mask || s.mask[j]);
 }
 
@@ -69,7 +69,7 @@ struct grad_block { int64_t *at; void *p, *ds; };
 /* Row `own` of batch element b; x, y and t point to that element's data. */
 #define GRAD(name, ctype, dtype, fma)                                                                             \
     static bool grad_##name(const struct graph *g, const struct node *n, const struct attention_sizes *z,         \
-                            const void *seen, int64_t b, int64_t own, ctype *out, const ctype *x, const ctype *y, \
+                            const void *mask, int64_t b, int64_t own, ctype *out, const ctype *x, const ctype *y, \
                             const ctype *t, const struct grad_block *w)                                           \
     {                                                                                                             \
         const ctype scale = (ctype)dtype_value(KL_F64, n->attr.attention.scale);                                  \
@@ -83,7 +83,7 @@ struct grad_block { int64_t *at; void *p, *ds; };
             int64_t count = 0;                                                                                    \
             for (int64_t r = from; r < rows && r < from + block; r++) {                                           \
                 int64_t i = keys ? r : own, j = keys ? own : r;                                                   \
-                if (!attention_key_is_unmasked(g, n, z, seen, b, i, j))                                           \
+                if (!attention_key_is_unmasked(g, n, z, mask, b, i, j))                                           \
                     continue;                                                                                     \
                 const ctype *xi = x + i * columns, *yj = y + j * columns;                                         \
                 ctype s = 0, dp = 0;                                                                              \
@@ -120,7 +120,7 @@ GRAD(f64, double, KL_F64, __builtin_fma)
 static bool grad_arrays(const struct graph *g, const struct node *n, unsigned dtype, void *out, const void *const *in)
 {
     struct attention_sizes z = attention_sizes(g, n);
-    const void *seen = n->nin > SEEN ? in[SEEN] : NULL;
+    const void *mask = n->nin > MASK ? in[MASK] : NULL;
     size_t size = dtype_size(dtype), block = n->attr.attention.block;
     bool keys = n->attr.attention.of == ATTENTION_KEYS;
     int64_t columns = z.d + z.e, rows = keys ? z.m : z.l, width = keys ? columns : z.d;
@@ -132,8 +132,8 @@ static bool grad_arrays(const struct graph *g, const struct node *n, unsigned dt
         const void *x = (const char *)in[X] + (size_t)(b * z.l * columns) * size,
                    *y = (const char *)in[Y] + (size_t)(b * z.m * columns) * size,
                    *t = (const char *)in[STATS] + (size_t)(b * z.l * STAT_COUNT) * size;
-        ok = dtype == KL_F32 ? grad_f32(g, n, &z, seen, b, i % rows, to, x, y, t, &w)
-                             : grad_f64(g, n, &z, seen, b, i % rows, to, x, y, t, &w);
+        ok = dtype == KL_F32 ? grad_f32(g, n, &z, mask, b, i % rows, to, x, y, t, &w)
+                             : grad_f64(g, n, &z, mask, b, i % rows, to, x, y, t, &w);
     }
     mem_free(w.at);
     mem_free(w.p);
@@ -155,17 +155,17 @@ void n_attention_gradient(struct graph *g, ref y, ref dy, ref din[3])
     const uint32_t last = q.rank - 1;
     unsigned dtype = dtype_compute(n.dtype);
     int64_t d = q.dim[last], e = shape_in(g, &n, 2)->dim[last];
-    ref seen = n.nin == 4 ? n.in[3] : NIL;
-    struct node stats = {.op = OP_attention_stats, .nin = seen ? 3 : 2, .in = {n.in[0], n.in[1], seen}};
+    ref mask = n.nin == 4 ? n.in[3] : NIL;
+    struct node stats = {.op = OP_attention_stats, .nin = mask ? 3 : 2, .in = {n.in[0], n.in[1], mask}};
     stats.attr.attention.scale = n.attr.attention.scale;
     stats.attr.attention.causal = n.attr.attention.causal;
     ref kept = graph_add(g, &stats, NULL);
     ref delta = n_reduce(g, OP_sum, n_mul(g, n_cast(g, y, dtype), n_cast(g, dy, dtype)), 1u << last);
-    struct node grad = {.op = OP_attention_grad, .nin = seen ? 4 : 3, .attr = stats.attr};
+    struct node grad = {.op = OP_attention_grad, .nin = mask ? 4 : 3, .attr = stats.attr};
     grad.in[X] = n_concat(g, (ref[]){n.in[0], dy}, 2, last);
     grad.in[Y] = n_concat(g, (ref[]){n.in[1], n.in[2]}, 2, last);
     grad.in[STATS] = n_concat(g, (ref[]){kept, delta}, 2, last);
-    grad.in[SEEN] = seen;
+    grad.in[MASK] = mask;
     grad.attr.attention.depth = (uint32_t)d;
     din[0] = graph_add(g, &grad, NULL);
     grad.attr.attention.of = ATTENTION_KEYS;
@@ -208,32 +208,32 @@ void vjp_attention_grad(struct graph *g, ref r, ref dr, ref *din)
     if (!score)
         return;
     const struct shape s = *node_shape(g, score);
-    ref seen = attention_seen_keys(g, &n, &s);
+    ref mask = attention_unmasked_keys(g, &n, &s);
     ref max = n_expand(g, n_slice(g, t, last, STAT_MAX, 1, 1), &s),
         inverse = n_expand(g, n_slice(g, t, last, INVERSE, 1, 1), &s),
         delta = n_expand(g, n_slice(g, t, last, DELTA, 1, 1), &s);
-    ref exp = attention_where_seen(g, seen, n_exp(g, attention_where_seen(g, seen, n_sub(g, score, max))));
-    ref p = attention_where_seen(g, seen, n_mul(g, exp, inverse));
-    ref less = n_sub(g, attention_where_seen(g, seen, attention_product(g, dy, v, 1, 1)), delta); /* dp - delta */
-    ref ds = attention_where_seen(g, seen, n_mul(g, p, less));
+    ref exp = attention_where_unmasked(g, mask, n_exp(g, attention_where_unmasked(g, mask, n_sub(g, score, max))));
+    ref p = attention_where_unmasked(g, mask, n_mul(g, exp, inverse));
+    ref less = n_sub(g, attention_where_unmasked(g, mask, attention_product(g, dy, v, 1, 1)), delta); /* dp - delta */
+    ref ds = attention_where_unmasked(g, mask, n_mul(g, p, less));
     /* the gradients of ds and p, and the gradient that the last product passes to its other operand */
     ref to_k = keys ? n_slice(g, to, last, 0, d, 1) : NIL, to_v = keys ? n_slice(g, to, last, d, e, 1) : NIL;
     ref to_ds = attention_scale_grad(g, &n, keys ? attention_product(g, q, to_k, 1, 1) : attention_product(g, to, k, 1,
                                                                                                            1));
-    to_ds = attention_where_seen(g, seen, to_ds);
+    to_ds = attention_where_unmasked(g, mask, to_ds);
     ref to_p = n_mul(g, to_ds, less);
     ref more_q = keys ? attention_scale_grad(g, &n, attention_product(g, ds, to_k, 1, 0)) : NIL;
     ref more_k = keys ? NIL : attention_scale_grad(g, &n, attention_product(g, ds, to, 0, 0));
     ref more_dy = keys ? attention_product(g, p, to_v, 1, 0) : NIL;
     if (keys)
-        to_p = n_add(g, to_p, attention_where_seen(g, seen, attention_product(g, dy, to_v, 1, 1)));
+        to_p = n_add(g, to_p, attention_where_unmasked(g, mask, attention_product(g, dy, to_v, 1, 1)));
     ref to_less = n_mul(g, to_ds, p), to_score = attention_scale_grad(g, &n, n_mul(g, to_p, p));
-    to_score = attention_where_seen(g, seen, to_score);
+    to_score = attention_where_unmasked(g, mask, to_score);
     if (!to_less || !to_score)
         return;
-    ref dq = add_or_either(g, attention_product(g, to_score, attention_finite(g, seen, k), 1, 0), more_q);
-    ref dk = add_or_either(g, attention_product(g, to_score, attention_finite(g, seen, q), 0, 0), more_k);
-    ref ddy = add_or_either(g, attention_product(g, to_less, attention_finite(g, seen, v), 1, 0), more_dy);
+    ref dq = add_or_either(g, attention_product(g, to_score, attention_finite(g, mask, k), 1, 0), more_q);
+    ref dk = add_or_either(g, attention_product(g, to_score, attention_finite(g, mask, q), 0, 0), more_k);
+    ref ddy = add_or_either(g, attention_product(g, to_less, attention_finite(g, mask, v), 1, 0), more_dy);
     ref dv = attention_product(g, to_less, dy, 0, 0);
     ref to_inverse = over_keys(g, n_mul(g, to_p, exp)), to_delta = n_neg(g, over_keys(g, to_less));
     din[X] = n_cast(g, n_concat(g, (ref[]){dq, ddy}, 2, last), n.dtype);

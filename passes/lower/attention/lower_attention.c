@@ -36,13 +36,13 @@ val attention_stored(const struct attention *a, unsigned which, val row, val col
     val coord[KL_MAX_RANK];
     coord_of(a, row, column, coord);
     lower_point(w);
-    return lower_at(w, a->n->in[which == SEEN ? a->seen_in : which], coord);
+    return lower_at(w, a->n->in[which == MASK ? a->mask_in : which], coord);
 }
 
 val attention_element(const struct attention *a, unsigned which, val row, val column)
 {
     val x = attention_stored(a, which, row, column);
-    return which == SEEN ? x : k_cast(a->w->k, x, a->dtype);
+    return which == MASK ? x : k_cast(a->w->k, x, a->dtype);
 }
 
 static val panel_index(const struct attention *a, unsigned which, val j, val column)
@@ -82,8 +82,8 @@ void attention_range(const struct attention *a, val i, val *low, val *high)
         *high = may_be_fewer(a->iterated_size, a->own_size) ? greater(k, *high, k_int(k, 0)) : *high;
     }
     if (a->bounds) {
-        val end = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 1)), iterated_rows(a));
-        *low = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 0)), iterated_rows(a));
+        val end = lower_index_to(k, attention_element(a, MASK, i, k_int(k, 1)), iterated_rows(a));
+        *low = lower_index_to(k, attention_element(a, MASK, i, k_int(k, 0)), iterated_rows(a));
         *high = a->causal ? smaller(k, *high, end) : end;
     }
 }
@@ -128,7 +128,7 @@ void attention_tile_range(struct attention *a)
     }
 }
 
-val attention_sees(const struct attention *a, val j)
+val attention_unmasked(const struct attention *a, val j)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
@@ -139,7 +139,7 @@ val attention_sees(const struct attention *a, val j)
         s = k_prim(k, P_AND, s, k_prim(k, P_LE, attention_get(a, a->lo, first(a)), number, 0), 0);
     if (a->mask) {
         ix_bound(k, key, 0, a->m - 1);
-        val m = attention_element(a, SEEN, attention_row(a), key);
+        val m = attention_element(a, MASK, attention_row(a), key);
         s = s ? k_prim(k, P_AND, s, m, 0) : m;
         w->pred = 0;
     }
@@ -255,9 +255,9 @@ static void score_tile(const struct attention *a, val j0)
     for (int64_t r = 0; r < a->rows; r++) {
         val s = k_prim(k, P_MUL, acc[r], scale, 0), x = s;
         if (partial(a)) {
-            val seen = attention_sees(a, key[r]);
-            attention_put(a, a->seen, block_row(a, key[r]), seen);
-            x = k_prim(k, P_SELECT, seen, s, k_splat(k, of(a, -INFINITY)));
+            val unmasked = attention_unmasked(a, key[r]);
+            attention_put(a, a->unmasked, block_row(a, key[r]), unmasked);
+            x = k_prim(k, P_SELECT, unmasked, s, k_splat(k, of(a, -INFINITY)));
         }
         attention_put(a, a->score, block_row(a, key[r]), s);
         max = k_fold_step(k, FOLD_MAX, max, x);
@@ -280,7 +280,7 @@ static void emit_weights(const struct attention *a)
     val x = k_prim(k, P_SUB, attention_get(a, a->score, block_row(a, j)), base, 0), weight = k_exp_nonpositive(k, x);
     attention_put(a, a->score, block_row(a, j), weight);
     val more = k_prim(k, P_ADD, sum, weight, 0);
-    k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, attention_get(a, a->seen, block_row(a, j)), more, sum) : more);
+    k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, attention_get(a, a->unmasked, block_row(a, j)), more, sum) : more);
     k_end(k, j);
     attention_put(a, a->sum, first(a), k_prim(k, P_FMA, attention_get(a, a->sum, first(a)), shrink, k_out(k, sum)));
     attention_put(a, a->shrink, first(a), shrink);
@@ -294,11 +294,11 @@ void attention_weighed(const struct attention *a, unsigned which, uint32_t weigh
     val carry[MAX_ROWS], start = k_splat(k, of(a, -0.0)), j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1);
     for (int64_t r = 0; r < rows; r++)
         carry[r] = k_carry(k, start);
-    val by = attention_get(a, weight, block_row(a, j)), seen = partial(a) ? attention_get(a, a->seen, block_row(a, j))
-                                                                          : 0;
+    val by = attention_get(a, weight, block_row(a, j));
+    val unmasked = partial(a) ? attention_get(a, a->unmasked, block_row(a, j)) : 0;
     for (int64_t r = 0; r < rows; r++) {
         sum[r] = k_prim(k, P_FMA, by, attention_in_block(a, which, j, ix_add(k, c0, k_int(k, r))), carry[r]);
-        sum[r] = seen ? k_prim(k, P_SELECT, seen, sum[r], carry[r]) : sum[r];
+        sum[r] = unmasked ? k_prim(k, P_SELECT, unmasked, sum[r], carry[r]) : sum[r];
     }
     for (int64_t r = 0; r < rows; r++)
         k_next(k, carry[r], sum[r]);
@@ -561,7 +561,7 @@ static void make_scratch(struct attention *a)
         a->hi = attention_scratch(a, a->index, 1);
     }
     if (partial(a))
-        a->seen = attention_scratch(a, KL_BOOL, a->rows + a->block);
+        a->unmasked = attention_scratch(a, KL_BOOL, a->rows + a->block);
     attention_make_panel(a, K);
     if (a->e)
         attention_make_panel(a, V);
@@ -645,11 +645,11 @@ void lower_attention_group(struct lowering *w)
     a.e = n->op == OP_attention ? a.out.dim[a.lead.rank + 1] : 0;
     a.columns[Q] = a.columns[K] = a.d;
     a.columns[V] = a.e;
-    a.seen_in = n->nin - 1u;
+    a.mask_in = n->nin - 1u;
     a.block = n->attr.attention.block;
     a.dtype = dtype_compute(n->dtype);
     a.causal = n->attr.attention.causal;
-    a.mask = given && w->g->node[n->in[a.seen_in]].dtype == KL_BOOL;
+    a.mask = given && w->g->node[n->in[a.mask_in]].dtype == KL_BOOL;
     a.bounds = given && !a.mask;
     if (!a.block) {
         err_set(&k->err, KL_ERR_INTERNAL, "attention: node %u has no numeric order", w->anchor);

@@ -9,7 +9,7 @@
 #include "passes/lower/lower_schedule.h"
 #include <math.h>
 
-enum { Q, K, V, SEEN };
+enum { Q, K, V, MASK };
 /* MAX_ROWS: the largest R.  MAX_SQUARE: lanes of the largest square that is transposed in registers.  ONE_SQUARES:
  * for one query, squares of keys at a time; their independent chains of sums hide the latency of each other */
 enum { MAX_ROWS = 8, MAX_SQUARE = 8, ONE_SQUARES = 2 };
@@ -25,7 +25,7 @@ struct attention {
                                              both may have symbols */
     struct size own_size, iterated_size;    /* l and m as sizes: what symbols are in them */
     int64_t columns[3];                   /* number of columns of each operand */
-    unsigned seen_in;                     /* the operand that says which keys a query attends to */
+    unsigned mask_in;                     /* the operand that says which keys a query attends to */
     unsigned own;                         /* the operand whose rows are lanes: Q; K for a gradient in k and v */
     int64_t width, rows;                  /* W, R */
     unsigned dtype;                       /* dtype of scores, weights and sums */
@@ -34,7 +34,7 @@ struct attention {
     val q0;                               /* the tile's first query */
     uint32_t q, score, total;             /* scratch lbufs with dimensions [D][W], [block][W], [E][W] */
     uint32_t max, larger, sum, shrink;   /* [W] */
-    uint32_t lo, hi, seen;                /* [W], [W], [block][W] bool */
+    uint32_t lo, hi, unmasked;                /* [W], [W], [block][W] bool */
     uint32_t panel[3];                    /* for k and v: number + 1 of a scratch lbuf for a block of them, widened;
                                              0: none */
     unsigned index;                       /* dtype of key numbers in lanes */
@@ -140,7 +140,7 @@ void attention_store_ranges(const struct attention *a);
 void attention_range(const struct attention *a, val i, val *low, val *high);
 void attention_tile_range(struct attention *a);
 /* Is key number j of the block unmasked for this lane's query? */
-val attention_sees(const struct attention *a, val j);
+val attention_unmasked(const struct attention *a, val j);
 /* Stores `columns` columns of a->total, from column `from` on, as those of the result: divided by a->sum if
  * `divides`, else multiplied by `factor`. */
 void attention_store_tile(const struct attention *a, int64_t from, int64_t columns, bool divides, double factor);
@@ -166,7 +166,7 @@ static inline int64_t attention_padded(int64_t columns)
 /* Are the operands such arrays of half floats that the matrix units can multiply them?  keys: of a gradient in k and
  * v. */
 bool attention_has_matrices(const struct attention *a, bool gradient, bool keys);
-/* Can tensor copies take all of these operands? */
+/* Can TMA loads take all of these operands? */
 bool attention_has_views(const struct attention *a, bool gradient, bool keys);
 static inline bool attention_is_of_keys(const struct attention *a) { return a->own != Q; }   /* see `own` */
 

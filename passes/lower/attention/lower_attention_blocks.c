@@ -363,12 +363,12 @@ static void make_block_buffers(struct blocks *b)
     }
 }
 
-static void walk_blocks(struct blocks *b)
+static void iterate_blocks(struct blocks *b)
 {
     struct tiles *s = &b->s;
     struct kernel *k = s->a->w->k;
     val first, end, total[MAX_PARTS], carry[MAX_PARTS];
-    attention_steps_seen(s, &first, &end);
+    attention_unmasked_steps(s, &first, &end);
     copy_own(b);
     copy_iterated(b, 0, first);
     if (!s->gradient) {
@@ -430,7 +430,7 @@ void attention_blocks_emit(struct attention *a, const struct schedule *schedule)
     val in_group = ix_mod(k, s->t, b.threads);
     b.i = ix_div(k, in_group, b.across);
     b.j = ix_mod(k, in_group, b.across);
-    walk_blocks(&b);
+    iterate_blocks(&b);
     k_end(k, s->t);
     k_end(k, p);
 }

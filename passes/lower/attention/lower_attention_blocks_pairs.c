@@ -60,29 +60,29 @@ void blocks_start_rows(const struct blocks *b)
 }
 
 /* Is row `row` of the step unmasked for row t of the block, row i of the operand?  0: yes */
-static val row_sees(const struct blocks *b, val t, val i, val there, val row)
+static val row_is_unmasked(const struct blocks *b, val t, val i, val there, val row)
 {
     const struct attention *a = b->s.a;
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    val key = ix_add(k, b->s.k0, row), number = k_cast(k, key, KL_I32), seen = 0;
+    val key = ix_add(k, b->s.k0, row), number = k_cast(k, key, KL_I32), unmasked = 0;
     if (ranges(a))
-        seen = both(k, k_prim(k, P_LE, k_load(k, b->row[ROW_LOW], t, 0), number, 0),
+        unmasked = both(k, k_prim(k, P_LE, k_load(k, b->row[ROW_LOW], t, 0), number, 0),
                     k_prim(k, P_LT, number, k_load(k, b->row[ROW_HIGH], t, 0), 0));
     else if (a->m % b->s.step)
-        seen = k_prim(k, P_LT, number, k_const(k, KL_I32, (double)a->m), 0);
+        unmasked = k_prim(k, P_LT, number, k_const(k, KL_I32, (double)a->m), 0);
     if (a->mask) {
         uint32_t facts = ix_facts_begin(k);
         ix_bound(k, key, 0, a->m - 1);
-        w->pred = both(k, seen, there);
+        w->pred = both(k, unmasked, there);
         w->pred_all = w->pred != 0;
-        val mask = attention_stored(a, SEEN, i, key);
+        val mask = attention_stored(a, MASK, i, key);
         ix_facts_end(k, facts);
-        seen = both(k, seen, mask);
+        unmasked = both(k, unmasked, mask);
         w->pred = 0;
         w->pred_all = false;
     }
-    return seen;
+    return unmasked;
 }
 
 /* The elements of a row of weights that one iteration of a loop over it has. */
@@ -114,7 +114,7 @@ static val largest_of_row(const struct blocks *b, val t, val i, val there, val b
     bool hides = partial(a) || a->m % b->s.step;
     load_weights(b, t, row, x);
     for (int u = 0; u < ROW_EACH && hides; u++)
-        x[u] = k_prim(k, P_SELECT, row_sees(b, t, i, there, ix_add(k, row, k_int(k, u))), x[u], none);
+        x[u] = k_prim(k, P_SELECT, row_is_unmasked(b, t, i, there, ix_add(k, row, k_int(k, u))), x[u], none);
     for (int u = 0; u < ROW_EACH; u++)
         max = k_fold_step(k, FOLD_MAX, max, x[u]);
     if (hides)
@@ -215,11 +215,11 @@ static val pair_counts(const struct blocks *b, val own, val iterated)
     ix_bound(k, iterated, 0, a->m - 1);
     w->pred = there;
     w->pred_all = there != 0;
-    val seen = attention_pair_is_unmasked(&b->s, own, iterated);
+    val unmasked = attention_pair_is_unmasked(&b->s, own, iterated);
     ix_facts_end(k, facts);
     w->pred = 0;
     w->pred_all = false;
-    return both(k, there, seen);
+    return both(k, there, unmasked);
 }
 
 /* From scores and dp of EACH pairs, p and ds in their place. */
@@ -242,9 +242,9 @@ static void gradient_of_accesses(const struct blocks *b, val e)
         val x = k_prim(k, P_MUL, score[u], attention_scale(s), 0);
         val p = k_prim(k, P_MUL, k_exp_nonpositive(k, k_prim(k, P_SUB, x, stat[STAT_MAX][u], 0)), stat[INVERSE][u], 0);
         val ds = k_prim(k, P_MUL, k_prim(k, P_SUB, dp[u], stat[DELTA][u], 0), p, 0);
-        val seen = pair_counts(b, ix_add(k, s->a->q0, row), ix_add(k, s->k0, ix_add(k, col, k_int(k, u))));
-        score[u] = seen ? k_prim(k, P_SELECT, seen, p, zero) : p;
-        dp[u] = seen ? k_prim(k, P_SELECT, seen, ds, zero) : ds;
+        val unmasked = pair_counts(b, ix_add(k, s->a->q0, row), ix_add(k, s->k0, ix_add(k, col, k_int(k, u))));
+        score[u] = unmasked ? k_prim(k, P_SELECT, unmasked, p, zero) : p;
+        dp[u] = unmasked ? k_prim(k, P_SELECT, unmasked, ds, zero) : ds;
     }
     for (int u = 0; u < EACH && s->keys; u++)
         k_store(k, b->weight, ix_add(k, at, k_int(k, u)), score[u], 0);

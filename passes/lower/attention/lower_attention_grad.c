@@ -40,12 +40,12 @@ static void bounds_of(const struct attention *a, val j, val *lo, val *hi)
     struct kernel *k = a->w->k;
     val query = ix_add(k, a->k0, j);
     ix_bound(k, query, 0, a->m - 1);
-    *lo = lower_index_to(k, attention_element(a, SEEN, query, k_int(k, 0)), own_rows(a));
-    *hi = lower_index_to(k, attention_element(a, SEEN, query, k_int(k, 1)), own_rows(a));
+    *lo = lower_index_to(k, attention_element(a, MASK, query, k_int(k, 0)), own_rows(a));
+    *hi = lower_index_to(k, attention_element(a, MASK, query, k_int(k, 1)), own_rows(a));
 }
 
 /* Is this lane's key unmasked for the query of iterated row j of the block? */
-static val key_is_seen(const struct attention *a, val j)
+static val key_is_unmasked(const struct attention *a, val j)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
@@ -64,7 +64,7 @@ static val key_is_seen(const struct attention *a, val j)
     }
     if (a->mask) {
         attention_row(a);
-        val m = attention_element(a, SEEN, query, key);
+        val m = attention_element(a, MASK, query, key);
         s = s ? k_prim(k, P_AND, s, m, 0) : m;
         w->pred = 0;
     }
@@ -101,7 +101,8 @@ static void gradient_products(const struct gradient *t, val j0)
                           dp ? acc[r] : k_prim(k, P_MUL, acc[r], scale, 0));
     }
     for (int64_t r = 0; r < a->rows && partial(a); r++)
-        attention_put(a, a->seen, block_row(a, row[r]), t->keys ? key_is_seen(a, row[r]) : attention_sees(a, row[r]));
+        attention_put(a, a->unmasked, block_row(a, row[r]),
+                      t->keys ? key_is_unmasked(a, row[r]) : attention_unmasked(a, row[r]));
     end_lanes(a);
 }
 
@@ -197,7 +198,7 @@ static void table_tile(const struct gradient *t, uint32_t weight, val c, int64_t
         val at = ix_add(k, ix_scale(k, block_row(a, ix_add(k, j, k_int(k, r))), a->width), i);
         sum[r] = k_prim(k, P_FMA, k_splat(k, k_load(k, weight, at, 0)), x, carry[r]);
         if (partial(a))
-            sum[r] = k_prim(k, P_SELECT, k_splat(k, k_load(k, a->seen, at, 0)), sum[r], carry[r]);
+            sum[r] = k_prim(k, P_SELECT, k_splat(k, k_load(k, a->unmasked, at, 0)), sum[r], carry[r]);
     }
     for (int64_t r = 0; r < rows; r++)
         k_next(k, carry[r], sum[r]);
@@ -289,7 +290,7 @@ static void common_range(const struct gradient *t, val *lo, val *hi)
 /* ---- one block ---- */
 
 /* Opens an `if`, for bounds: a query of the block attends to one of the tile's keys. */
-static val begin_seen_block(const struct attention *a)
+static val begin_unmasked_block(const struct attention *a)
 {
     struct kernel *k = a->w->k;
     val j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), some = k_carry(k, k_int(k, 0)), lo, hi;
@@ -311,7 +312,7 @@ static void gradient_block(struct gradient *t)
     a->from = skips ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
     a->until = skips ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = skips ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
-    val seen = t->keys && a->bounds ? begin_seen_block(a) : 0;
+    val unmasked = t->keys && a->bounds ? begin_unmasked_block(a) : 0;
     if (a->panel[t->other])
         attention_widen(a, t->other, attention_widen_from(a, whole), end);
     val j = k_loop(k, LOOP_SERIAL, whole, a->until, a->rows);
@@ -326,8 +327,8 @@ static void gradient_block(struct gradient *t)
         table_sums(t, t->ds, 0, a->d);
         table_sums(t, t->p, a->d, a->e);
     }
-    if (seen)
-        k_end(k, seen);
+    if (unmasked)
+        k_end(k, unmasked);
 }
 
 /* As gradient_block, with a copy of the code for blocks without a mask, which are from `lo` to
@@ -452,7 +453,7 @@ static void gradient_scratch(struct gradient *t)
         }
     }
     if (partial(a))
-        a->seen = attention_scratch(a, KL_BOOL, a->rows + a->block);
+        a->unmasked = attention_scratch(a, KL_BOOL, a->rows + a->block);
     attention_make_panel(a, t->other);
     if (t->both) {
         attention_make_panel(a, X);
@@ -483,7 +484,7 @@ void lower_attention_grad_group(struct lowering *w)
     struct gradient t = {.keys = keys, .other = keys ? X : Y, .both = keys ? NIL : of_keys};
     struct attention *a = &t.a;
     *a = (struct attention){.w = w, .n = n, .out = *node_shape(w->g, w->anchor), .lead = *own,
-                            .own = keys ? Y : X, .seen_in = SEEN, .block = n->attr.attention.block,
+                            .own = keys ? Y : X, .mask_in = MASK, .block = n->attr.attention.block,
                             .dtype = dtype_compute(n->dtype), .causal = n->attr.attention.causal};
     a->lead.rank -= 2;
     a->l = own->dim[a->lead.rank];
@@ -494,8 +495,8 @@ void lower_attention_grad_group(struct lowering *w)
     a->e = own->dim[a->lead.rank + 1] - a->d;
     a->columns[X] = a->columns[Y] = a->d + a->e;
     a->columns[STATS] = STAT_COUNT;
-    a->mask = n->nin > SEEN && w->g->node[n->in[SEEN]].dtype == KL_BOOL;
-    a->bounds = n->nin > SEEN && !a->mask;
+    a->mask = n->nin > MASK && w->g->node[n->in[MASK]].dtype == KL_BOOL;
+    a->bounds = n->nin > MASK && !a->mask;
     if (!a->block) {
         err_set(&k->err, KL_ERR_INTERNAL, "attention_grad: node %u has no numeric order", w->anchor);
         return;

@@ -30,26 +30,28 @@ val attention_pairs_unmasked(const struct tiles *s, val iterated_row, val iterat
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;
     int64_t more = s->keys ? a->l - a->m : a->m - a->l; /* keys than queries */
-    val key = s->keys ? s->own_row : iterated_row, query = s->keys ? iterated_row : s->own_row, seen = iterated_there;
+    val key = s->keys ? s->own_row : iterated_row, query = s->keys ? iterated_row : s->own_row;
+    val unmasked = iterated_there;
     if (a->causal)
-        seen = both(k, seen, k_prim(k, P_LE, key, k_prim(k, P_ADD, query, k_const(k, KL_I32, (double)more), 0), 0));
+        unmasked = both(k, unmasked,
+                        k_prim(k, P_LE, key, k_prim(k, P_ADD, query, k_const(k, KL_I32, (double)more), 0), 0));
     if (a->bounds) {
         val low = s->low, high = s->high;
         if (s->keys) {
-            low = attention_of_queries(s, SEEN, 0, s->seen_step[0], s->k0, iterated_there);
-            high = attention_of_queries(s, SEEN, 1, s->seen_step[0], s->k0, iterated_there);
+            low = attention_of_queries(s, MASK, 0, s->mask_step[0], s->k0, iterated_there);
+            high = attention_of_queries(s, MASK, 1, s->mask_step[0], s->k0, iterated_there);
         }
         key = k_cast(k, key, val_dtype(k, low));
-        seen = both(k, seen, both(k, k_prim(k, P_LE, low, key, 0), k_prim(k, P_LT, key, high, 0)));
+        unmasked = both(k, unmasked, both(k, k_prim(k, P_LE, low, key, 0), k_prim(k, P_LT, key, high, 0)));
     }
     if (a->mask) {
         val own = attention_own_first(s), there = both(k, s->own_there, iterated_there);
-        struct linst x = mask_load(s, SEEN, s->keys ? s->k0 : own, s->keys ? own : s->k0);
-        val mask = attention_tile_load(k, (uint32_t)x.imm, x.a, s->keys ? TILE_COLS : TILE_ROWS, s->seen_step[0], s->m,
+        struct linst x = mask_load(s, MASK, s->keys ? s->k0 : own, s->keys ? own : s->k0);
+        val mask = attention_tile_load(k, (uint32_t)x.imm, x.a, s->keys ? TILE_COLS : TILE_ROWS, s->mask_step[0], s->m,
                                        s->step, there);
-        seen = both(k, seen, mask);
+        unmasked = both(k, unmasked, mask);
     }
-    return seen;
+    return unmasked;
 }
 
 val attention_pair_is_unmasked(const struct tiles *s, val own, val iterated)
@@ -57,15 +59,15 @@ val attention_pair_is_unmasked(const struct tiles *s, val own, val iterated)
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;
     int64_t more = s->keys ? a->l - a->m : a->m - a->l;
-    val key = s->keys ? own : iterated, query = s->keys ? iterated : own, seen = 0;
+    val key = s->keys ? own : iterated, query = s->keys ? iterated : own, unmasked = 0;
     if (a->causal)
-        seen = k_prim(k, P_LE, key, ix_add(k, query, k_int(k, more)), 0);
+        unmasked = k_prim(k, P_LE, key, ix_add(k, query, k_int(k, more)), 0);
     if (a->bounds) {
-        val low = k_cast(k, attention_stored(a, SEEN, query, k_int(k, 0)), KL_I64),
-            high = k_cast(k, attention_stored(a, SEEN, query, k_int(k, 1)), KL_I64);
-        seen = both(k, seen, both(k, k_prim(k, P_LE, low, key, 0), k_prim(k, P_LT, key, high, 0)));
+        val low = k_cast(k, attention_stored(a, MASK, query, k_int(k, 0)), KL_I64),
+            high = k_cast(k, attention_stored(a, MASK, query, k_int(k, 1)), KL_I64);
+        unmasked = both(k, unmasked, both(k, k_prim(k, P_LE, low, key, 0), k_prim(k, P_LT, key, high, 0)));
     }
-    return a->mask ? both(k, seen, attention_stored(a, SEEN, query, key)) : seen;
+    return a->mask ? both(k, unmasked, attention_stored(a, MASK, query, key)) : unmasked;
 }
 
 static val clamp_to_range(struct kernel *k, val x, int64_t max)
@@ -83,8 +85,8 @@ static void keys_in_ranges(const struct tiles *s, val *first, val *end)
     val min = k_carry(k, k_int(k, a->m)), max = k_carry(k, k_int(k, 0));
     val row = smaller(k, ix_add(k, a->q0, i), k_int(k, a->l - 1));
     ix_bound(k, row, 0, a->l - 1);
-    val low = clamp_to_range(k, k_cast(k, attention_stored(a, SEEN, row, k_int(k, 0)), KL_I64), a->m);
-    val high = clamp_to_range(k, k_cast(k, attention_stored(a, SEEN, row, k_int(k, 1)), KL_I64), a->m);
+    val low = clamp_to_range(k, k_cast(k, attention_stored(a, MASK, row, k_int(k, 0)), KL_I64), a->m);
+    val high = clamp_to_range(k, k_cast(k, attention_stored(a, MASK, row, k_int(k, 1)), KL_I64), a->m);
     val some = k_prim(k, P_LT, low, high, 0);
     val less = k_prim(k, P_SELECT, some, smaller(k, low, min), min);
     val more = k_prim(k, P_SELECT, some, greater(k, high, max), max);
@@ -95,7 +97,7 @@ static void keys_in_ranges(const struct tiles *s, val *first, val *end)
     *end = k_out(k, max);
 }
 
-void attention_steps_seen(const struct tiles *s, val *first, val *end)
+void attention_unmasked_steps(const struct tiles *s, val *first, val *end)
 {
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;

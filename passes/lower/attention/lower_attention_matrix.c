@@ -226,13 +226,13 @@ static val exponent_factor(const struct tiles *s)
     return k_const(s->a->w->k, KL_F32, scale_is_late(s) ? scale * LOG2_E : LOG2_E);
 }
 
-val tiles_soften(const struct tiles *s, val score, val seen, val value[CARRIED], val *shrink)
+val tiles_soften(const struct tiles *s, val score, val unmasked, val value[CARRIED], val *shrink)
 {
     struct kernel *k = s->a->w->k;
     val none = k_const(k, KL_F32, -INFINITY), by = exponent_factor(s);
     score = as_scores(s, score);
-    if (seen)
-        score = k_prim(k, P_SELECT, seen, score, none);
+    if (unmasked)
+        score = k_prim(k, P_SELECT, unmasked, score, none);
     val largest = k_fold_step(k, FOLD_MAX, value[LARGEST], tile_fold(k, FOLD_MAX, score, 1));
     /* rounded in the same way in each step, so that weights of different steps fit together */
     val before = k_prim(k, P_MUL, value[LARGEST], by, 0), now = k_prim(k, P_MUL, largest, by, 0);
@@ -244,12 +244,12 @@ val tiles_soften(const struct tiles *s, val score, val seen, val value[CARRIED],
     return weight;
 }
 
-static void emit_tile_step(const struct tiles *s, val stage, val seen, val value[CARRIED])
+static void emit_tile_step(const struct tiles *s, val stage, val unmasked, val value[CARRIED])
 {
     struct kernel *k = s->a->w->k;
     val score = tiles_products(s, 0, stage, tiles_splat(k, 0, s->m, s->step)), shrink;
     wait_for_all_products(s);
-    val weight = tiles_soften(s, score, seen, value, &shrink);
+    val weight = tiles_soften(s, score, unmasked, value, &shrink);
     if (s->iterated[1].count) {
         val factor[MAX_FACTORS];
         tiles_factors(s, weight, factor);
@@ -258,20 +258,20 @@ static void emit_tile_step(const struct tiles *s, val stage, val seen, val value
     wait_for_all_products(s);
 }
 
-val tiles_probability(const struct tiles *s, val score, val seen, const val stat[STAT_COUNT])
+val tiles_probability(const struct tiles *s, val score, val unmasked, const val stat[STAT_COUNT])
 {
     struct kernel *k = s->a->w->k;
     val base = k_prim(k, P_MUL, stat[STAT_MAX], k_const(k, KL_F32, -LOG2_E), 0);
     val p = k_prim(k, P_EXP2, k_prim(k, P_FMA, as_scores(s, score), exponent_factor(s), base), 0, 0);
     p = k_prim(k, P_MUL, p, stat[INVERSE], 0);
-    return seen ? k_prim(k, P_SELECT, seen, p, k_const(k, KL_F32, 0)) : p;
+    return unmasked ? k_prim(k, P_SELECT, unmasked, p, k_const(k, KL_F32, 0)) : p;
 }
 
-val tiles_ds(const struct tiles *s, val dp, val p, val seen, const val stat[STAT_COUNT])
+val tiles_ds(const struct tiles *s, val dp, val p, val unmasked, const val stat[STAT_COUNT])
 {
     struct kernel *k = s->a->w->k;
     val ds = k_prim(k, P_MUL, k_prim(k, P_SUB, dp, stat[DELTA], 0), p, 0);
-    return seen ? k_prim(k, P_SELECT, seen, ds, k_const(k, KL_F32, 0)) : ds;
+    return unmasked ? k_prim(k, P_SELECT, unmasked, ds, k_const(k, KL_F32, 0)) : ds;
 }
 
 void tiles_statistics(const struct tiles *s, val iterated_there, val stat[STAT_COUNT])
@@ -280,7 +280,7 @@ void tiles_statistics(const struct tiles *s, val iterated_there, val stat[STAT_C
         stat[c] = s->keys ? attention_of_queries(s, STATS, c, s->stat_step, s->k0, iterated_there) : s->stat[c];
 }
 
-static void add_gradients(const struct tiles *s, val stage, val seen, val iterated_there, val total[2])
+static void add_gradients(const struct tiles *s, val stage, val unmasked, val iterated_there, val total[2])
 {
     struct kernel *k = s->a->w->k;
     val stat[STAT_COUNT], factor[2][MAX_FACTORS];
@@ -288,8 +288,8 @@ static void add_gradients(const struct tiles *s, val stage, val seen, val iterat
     val sum = tiles_splat(k, 0, s->m, s->step), score = tiles_products(s, 0, stage, sum);
     val dp = tiles_products(s, 1, stage, sum);
     wait_for_all_products(s);
-    val p = tiles_probability(s, score, seen, stat);
-    tiles_factors(s, tiles_ds(s, dp, p, seen, stat), factor[0]);
+    val p = tiles_probability(s, score, unmasked, stat);
+    tiles_factors(s, tiles_ds(s, dp, p, unmasked, stat), factor[0]);
     if (s->keys)
         tiles_factors(s, p, factor[1]);
     total[0] = tiles_weighted(s, factor[0], 0, stage, total[0]);
@@ -417,8 +417,8 @@ void tiles_prepare(struct tiles *s)
     s->own_there = a->l % s->rows ? k_prim(k, P_LT, s->own_row, k_const(k, KL_I32, (double)a->l), 0) : 0;
     first = attention_own_first(s);
     if (a->bounds && !s->keys) {
-        s->low = attention_of_queries(s, SEEN, 0, s->seen_step[0], first, s->own_there);
-        s->high = attention_of_queries(s, SEEN, 1, s->seen_step[0], first, s->own_there);
+        s->low = attention_of_queries(s, MASK, 0, s->mask_step[0], first, s->own_there);
+        s->high = attention_of_queries(s, MASK, 1, s->mask_step[0], first, s->own_there);
     }
     for (int c = 0; c < STAT_COUNT && s->gradient && !s->keys; c++)
         s->stat[c] = attention_of_queries(s, STATS, c, s->stat_step, first, s->own_there);
@@ -468,7 +468,7 @@ static void emit_key_loop(struct tiles *s)
     struct kernel *k = a->w->k;
     int64_t ahead = s->stages - 1;
     val first, end, start[CARRIED], carry[CARRIED], value[CARRIED], there;
-    attention_steps_seen(s, &first, &end);
+    attention_unmasked_steps(s, &first, &end);
     for (int i = 0; i < 2; i++)
         copy_rows(s, &s->own[i], a->q0, s->rows, a->l, a->l % s->rows, k_int(k, 0));
     k_inst(k, L_COMMIT, KL_BOOL, 0, 0, 0, 0);
@@ -485,11 +485,11 @@ static void emit_key_loop(struct tiles *s)
     k_inst(k, L_WAIT, KL_BOOL, 0, 0, 0, (uint64_t)(ahead - 1));
     own_barrier(s);
     copy_step(s, ix_add(k, number, k_int(k, ahead)));
-    val stage = ix_mod(k, number, s->stages), seen = tiles_enter_step(s, number, true, &there);
+    val stage = ix_mod(k, number, s->stages), unmasked = tiles_enter_step(s, number, true, &there);
     if (s->gradient)
-        add_gradients(s, stage, seen, there, value);
+        add_gradients(s, stage, unmasked, there, value);
     else
-        emit_tile_step(s, stage, seen, value);
+        emit_tile_step(s, stage, unmasked, value);
     for (int i = 0; i < CARRIED; i++)
         if (carry[i])
             k_next(k, carry[i], value[i]);

@@ -29,20 +29,20 @@ static val one_score(const struct tiles *s, val i, val j)
     return k_prim(s->a->w->k, P_MUL, one_product(s, 0, i, j), attention_scale(s), 0);
 }
 
-static val if_seen(const struct tiles *s, val seen, val x, val y)
+static val if_unmasked(const struct tiles *s, val unmasked, val x, val y)
 {
-    return seen ? k_prim(s->a->w->k, P_SELECT, seen, x, y) : x;
+    return unmasked ? k_prim(s->a->w->k, P_SELECT, unmasked, x, y) : x;
 }
 
 /* Adds weight times the vector from column c of iterated row j on, if the pair is unmasked. */
-static void add_vector(const struct tiles *s, unsigned which, val j, val c, val weight, val seen, val *total)
+static void add_vector(const struct tiles *s, unsigned which, val j, val c, val weight, val unmasked, val *total)
 {
     struct kernel *k = s->a->w->k;
     val y[VECTOR];
     for (int n = 0; n < s->vector; n++)
         y[n] = attention_element(s->a, which, j, ix_add(k, c, k_int(k, n)));
     for (int n = 0; n < s->vector; n++)
-        total[n] = if_seen(s, seen, k_prim(k, P_FMA, weight, y[n], total[n]), total[n]);
+        total[n] = if_unmasked(s, unmasked, k_prim(k, P_FMA, weight, y[n], total[n]), total[n]);
 }
 
 /* Columns from c on of attention's row i. */
@@ -51,7 +51,7 @@ static void attention_again(const struct tiles *s, val i, val c, val *result)
     struct kernel *k = s->a->w->k;
     val none = k_const(k, KL_F32, -INFINITY), zero = k_const(k, KL_F32, 0), all = k_int(k, s->a->m);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), all, 1), max = k_carry(k, none), carry[VECTOR], total[VECTOR];
-    val shown = if_seen(s, attention_pair_is_unmasked(s, i, j), one_score(s, i, j), none);
+    val shown = if_unmasked(s, attention_pair_is_unmasked(s, i, j), one_score(s, i, j), none);
     k_next(k, max, k_fold_step(k, FOLD_MAX, max, shown));
     k_end(k, j);
     val largest = k_out(k, max), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), zero, largest);
@@ -59,9 +59,9 @@ static void attention_again(const struct tiles *s, val i, val c, val *result)
     val sum = k_carry(k, zero);
     for (int n = 0; n < s->vector; n++)
         total[n] = carry[n] = k_carry(k, zero);
-    val seen = attention_pair_is_unmasked(s, i, j), score = if_seen(s, seen, one_score(s, i, j), none);
+    val unmasked = attention_pair_is_unmasked(s, i, j), score = if_unmasked(s, unmasked, one_score(s, i, j), none);
     val weight = k_exp_nonpositive(k, k_prim(k, P_SUB, score, base, 0)), weights = k_prim(k, P_ADD, sum, weight, 0);
-    add_vector(s, V, j, c, weight, seen, total);
+    add_vector(s, V, j, c, weight, unmasked, total);
     k_next(k, sum, weights);
     for (int n = 0; n < s->vector; n++)
         k_next(k, carry[n], total[n]);

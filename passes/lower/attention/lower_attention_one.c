@@ -28,7 +28,7 @@ static val sees_lane(const struct attention *a, val j)
         s = k_prim(k, P_AND, s, k_prim(k, P_LE, lower_attention_one_number(a, a->lo), at, 0), 0);
     if (a->mask) {
         ix_bound(k, key, 0, a->m - 1);
-        val m = attention_element(a, SEEN, a->q0, key);
+        val m = attention_element(a, MASK, a->q0, key);
         s = s ? k_prim(k, P_AND, s, m, 0) : m;
     }
     return k_splat(k, s);
@@ -80,9 +80,9 @@ void attention_score_keys(const struct attention *a, val j0)
         val at = ix_add(k, block_row(a, ix_add(k, j0, k_int(k, g * a->keys))), w->lane);
         val s = k_prim(k, P_MUL, acc[g], scale, 0), x = s;
         if (partial(a)) {
-            val seen = sees_lane(a, lane[g]);
-            k_store(k, a->seen, at, seen, 0);
-            x = k_prim(k, P_SELECT, seen, s, k_splat(k, of(a, -INFINITY)));
+            val unmasked = sees_lane(a, lane[g]);
+            k_store(k, a->unmasked, at, unmasked, 0);
+            x = k_prim(k, P_SELECT, unmasked, s, k_splat(k, of(a, -INFINITY)));
         }
         k_store(k, a->score, at, s, 0);
         max = k_fold_step(k, FOLD_MAX, max, k_lane_reduce(k, FOLD_MAX, x));
@@ -109,7 +109,7 @@ void attention_weigh_keys(const struct attention *a)
     k_end(k, j);
     j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1);
     val sum = k_carry(k, of(a, -0.0)), more = k_prim(k, P_ADD, sum, k_load(k, a->score, block_row(a, j), 0), 0);
-    k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, k_load(k, a->seen, block_row(a, j), 0), more, sum) : more);
+    k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, k_load(k, a->unmasked, block_row(a, j), 0), more, sum) : more);
     k_end(k, j);
     set_number(a, a->sum, k_prim(k, P_FMA, lower_attention_one_number(a, a->sum), shrink, k_out(k, sum)));
     set_number(a, a->shrink, shrink);
@@ -130,7 +130,7 @@ void attention_value_lanes(const struct attention *a, val c0, int64_t columns)
     val weight = k_splat(k, k_load(k, a->score, block_row(a, j), 0)),
         sum = k_prim(k, P_FMA, weight, attention_in_block(a, V, j, c), acc);
     if (partial(a))
-        sum = k_prim(k, P_SELECT, k_splat(k, k_load(k, a->seen, block_row(a, j), 0)), sum, acc);
+        sum = k_prim(k, P_SELECT, k_splat(k, k_load(k, a->unmasked, block_row(a, j), 0)), sum, acc);
     k_next(k, acc, sum);
     k_end(k, j);
     k_store(k, a->total, c, k_prim(k, P_FMA, k_load(k, a->total, c, w->pred), k_splat(k, shrink), k_out(k, acc)),

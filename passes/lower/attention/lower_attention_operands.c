@@ -1,5 +1,5 @@
 /* Attention by matrix units: which operands the units can take, and their arrays as views of three dimensions, from
- * which tensor copies take panels. */
+ * which TMA loads take panels. */
 #include "lower_attention_tiles.h"
 #include <string.h>
 
@@ -47,10 +47,10 @@ bool attention_find_steps(struct tiles *s)
     int64_t queries = s->keys ? a->m : a->l, keys = s->keys ? a->l : a->m;
     bool vectors, ok = true;
     if (a->mask || a->bounds) {
-        ok = is_array(a, SEEN, queries, a->mask ? keys : 2, VECTOR, &at, &vectors);
-        s->seen_step[0] = at.row;
-        s->seen_step[1] = at.column;
-        ok = ok && (a->bounds || s->seen_step[1] == 1); /* of a tile's rows or columns one has adjacent elements */
+        ok = is_array(a, MASK, queries, a->mask ? keys : 2, VECTOR, &at, &vectors);
+        s->mask_step[0] = at.row;
+        s->mask_step[1] = at.column;
+        ok = ok && (a->bounds || s->mask_step[1] == 1); /* of a tile's rows or columns one has adjacent elements */
     }
     if (ok && s->gradient) {
         ok = is_array(a, STATS, queries, STAT_COUNT, VECTOR, &at, &vectors) && at.column == 1;

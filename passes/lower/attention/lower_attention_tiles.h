@@ -29,7 +29,7 @@ struct tiles {
     uint32_t out[2];                    /* lbufs of results, with `out_row` elements from row to row */
     int64_t out_row[2];
     bool async;                         /* the unit reads panels in shared memory */
-    int64_t seen_step[2], stat_step;    /* of the fourth operand: elements from query to query, from key to key; of
+    int64_t mask_step[2], stat_step;    /* of the fourth operand: elements from query to query, from key to key; of
                                            statistics, from query to query */
     val t, first;                       /* the thread; its subgroup's first row in the block */
     val own_row;                        /* [m x 1] numbers of own rows, i32 */
@@ -64,7 +64,7 @@ static inline val attention_scale(const struct tiles *s)
 bool attention_find_steps(struct tiles *s);
 /* Is operand `which` an array of which accesses of `each` adjacent columns can be copied? */
 bool attention_has_accesses(const struct attention *a, unsigned which, bool gradient, bool keys, int64_t each);
-/* The view of operand `which`; false: tensor copies cannot take it. */
+/* The view of operand `which`; false: TMA loads cannot take it. */
 bool attention_view(const struct attention *a, unsigned which, bool gradient, bool keys, struct attention_view *v);
 
 /* ---- lower_attention_warp_specialized.c ---- */
@@ -90,11 +90,11 @@ void tiles_factors(const struct tiles *s, val weights, val factor[]);
 val tiles_weighted(const struct tiles *s, const val factor[], int which, val stage, val total);
 /* Weights from products of q and k: relative to the largest one so far, value[LARGEST]; also value[SUM].  *shrink: by
  * what totals of earlier steps are multiplied. */
-val tiles_soften(const struct tiles *s, val score, val seen, val value[CARRIED], val *shrink);
+val tiles_soften(const struct tiles *s, val score, val unmasked, val value[CARRIED], val *shrink);
 /* The statistics of the step's pairs, their weights, and the gradient in their scores. */
 void tiles_statistics(const struct tiles *s, val iterated_there, val stat[STAT_COUNT]);
-val tiles_probability(const struct tiles *s, val score, val seen, const val stat[STAT_COUNT]);
-val tiles_ds(const struct tiles *s, val dp, val p, val seen, const val stat[STAT_COUNT]);
+val tiles_probability(const struct tiles *s, val score, val unmasked, const val stat[STAT_COUNT]);
+val tiles_ds(const struct tiles *s, val dp, val p, val unmasked, const val stat[STAT_COUNT]);
 void tiles_finish(const struct tiles *s, const val value[CARRIED]); /* stores the results */
 /* Stores the block's rows of results `which`, which are in shared memory, as columns from `from` on of the result. */
 void tiles_store_rows(const struct tiles *s, int which, int64_t columns, int64_t from);
@@ -112,7 +112,7 @@ val attention_pairs_unmasked(const struct tiles *s, val iterated_row, val iterat
 /* The same of one pair, or 0. */
 val attention_pair_is_unmasked(const struct tiles *s, val own, val iterated);
 /* The steps that have a row which one of the block's rows attends to: from *first to before *end. */
-void attention_steps_seen(const struct tiles *s, val *first, val *end);
+void attention_unmasked_steps(const struct tiles *s, val *first, val *end);
 
 /* ---- lower_attention_nonfinite.c ---- */
 /* If an element of x, a vector of results `which` from column c of own row i on, is not finite, stores the vector

@@ -72,7 +72,7 @@ static struct steps steps_of(const struct tiles *s)
     struct kernel *k = a->w->k;
     struct steps r = {.max = (a->m + s->step - 1) / s->step};
     val first, end, one = k_int(k, 1), zero = k_int(k, 0);
-    attention_steps_seen(s, &first, &end);
+    attention_unmasked_steps(s, &first, &end);
     r.first = smaller(k, first, k_int(k, r.max - 1));
     end = greater(k, end, ix_add(k, r.first, one));
     ix_bound(k, r.first, 0, r.max - 1);
@@ -203,10 +203,10 @@ static void attend_step(struct tiles *s, const struct steps *r, val i, bool mask
     }
     if (has_pingpong(s))
         pipeline_pingpong_pass(p, s->pingpong, s->group);
-    val seen = tiles_enter_step(s, step_number(s, r, i), masked, &there);
+    val unmasked = tiles_enter_step(s, step_number(s, r, i), masked, &there);
     tiles_wait(s, pairs && !first);
     pipeline_release(p, &s->ring[0], pipeline_stage(p, i));
-    value[WEIGHTS] = tiles_soften(s, score, seen, value, &shrink);
+    value[WEIGHTS] = tiles_soften(s, score, unmasked, value, &shrink);
     if (pairs && !first) {
         tiles_wait(s, 0);
         pipeline_release(p, &s->ring[1], pipeline_stage_before(p, i));
@@ -219,7 +219,7 @@ static void add_step(struct tiles *s, const struct steps *r, val i, bool masked,
     struct kernel *k = s->a->w->k;
     val stage = pipeline_stage(&s->pipeline, i), zero = tiles_splat(k, 0, s->m, s->step);
     val stat[STAT_COUNT], factor[2][MAX_FACTORS];
-    val there, seen = tiles_enter_step(s, step_number(s, r, i), masked, &there);
+    val there, unmasked = tiles_enter_step(s, step_number(s, r, i), masked, &there);
     tiles_statistics(s, there, stat);
     pipeline_wait_full(&s->pipeline, &s->ring[0], i);
     val score = tiles_products(s, 0, stage, zero);
@@ -227,14 +227,14 @@ static void add_step(struct tiles *s, const struct steps *r, val i, bool masked,
     val dp = tiles_products(s, 1, stage, zero);
     tiles_commit(s);
     tiles_wait(s, 1);
-    val p = tiles_probability(s, score, seen, stat);
+    val p = tiles_probability(s, score, unmasked, stat);
     if (s->keys) {
         tiles_factors(s, p, factor[1]);
         total[1] = tiles_weighted(s, factor[1], 1, stage, total[1]);
         tiles_commit(s);
     }
     tiles_wait(s, s->keys);
-    tiles_factors(s, tiles_ds(s, dp, p, seen, stat), factor[0]);
+    tiles_factors(s, tiles_ds(s, dp, p, unmasked, stat), factor[0]);
     total[0] = tiles_weighted(s, factor[0], 0, stage, total[0]);
     tiles_commit(s);
     tiles_wait(s, 0);

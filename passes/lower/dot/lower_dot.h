@@ -34,7 +34,7 @@ struct skinny_order {
 struct dot {
     struct lowering *w;
     const struct node *n;
-    unsigned dtype;                              /* of products, sums and panels; if bf16 is multiplied in pairs, the
+    unsigned dtype;                              /* of products, sums and panels; in bf16 dot2 order, the
                                                     panel's dtype is u32 */
     int64_t unit;                                /* elements of k that are multiplied at once: 2 for pairs
                                                     (attr.dot.pairs), else 1 */

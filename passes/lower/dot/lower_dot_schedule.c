@@ -387,7 +387,7 @@ static bool epilogue_legal(const struct dot *d, bool computed, const struct sche
 static bool prefetch_legal(const struct dot *d, const struct schedule *s)
 {
     if (s->dot.wide && (d->unit == 1 || d->w->chooser->caps->is_gpu))
-        return reject_schedule(d->w, "wide", "wide: of products in pairs, on a processor");
+        return reject_schedule(d->w, "wide", "wide: of products in bf16 dot2 order, on a processor");
     if (s->dot.prefetch_a && !fetches_a(d))
         return reject_schedule(d->w, "prefetch_a", "prefetch_a: the operand has no vector in memory");
     if (s->dot.run && (s->dot.prefetch_b || s->dot.prefetch_out))

@@ -257,7 +257,7 @@ static void visit_lanes(const struct skinny *s, struct strip *x, skinny_iteratio
     w->lane = w->pred = 0;
 }
 
-static void walk_strip(const struct skinny *s, struct strip *x, skinny_iteration *visit)
+static void iterate_strip(const struct skinny *s, struct strip *x, skinny_iteration *visit)
 {
     struct kernel *k = s->d->w->k;
     int64_t whole = x->cols / s->d->nr * s->d->nr;
@@ -281,7 +281,7 @@ static void strip_products(const struct skinny *s, struct strip *x, val kk, int6
     for (int64_t i = 0; i < s->d->size.m; i++)
         for (int64_t u = 0; u < steps; u++)
             x->a[i][u] = dot_element(s->d, false, k_int(k, i), ix_add(k, kk, k_int(k, u)));
-    walk_strip(s, x, add_products);
+    iterate_strip(s, x, add_products);
     x->loop = 0;
 }
 
@@ -289,7 +289,7 @@ static void strip_block(const struct skinny *s, struct strip *x, val k0, int64_t
 {
     struct kernel *k = s->d->w->k;
     int64_t whole = length / s->step * s->step;
-    walk_strip(s, x, clear_sums);
+    iterate_strip(s, x, clear_sums);
     if (whole) {
         /* The steps are at a multiple of `step`, so that they are seen to share what several rows have, as scales. */
         val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / s->step), 1);
@@ -299,7 +299,7 @@ static void strip_block(const struct skinny *s, struct strip *x, val k0, int64_t
     if (length > whole)
         strip_products(s, x, ix_add(k, k0, k_int(k, whole)), length - whole, 0);
     if (s->totals)
-        walk_strip(s, x, add_totals);
+        iterate_strip(s, x, add_totals);
 }
 
 static void emit_strip(const struct skinny *s, val n0, int64_t cols)
@@ -308,14 +308,14 @@ static void emit_strip(const struct skinny *s, val n0, int64_t cols)
     struct kernel *k = d->w->k;
     struct strip x = {.n0 = n0, .cols = cols};
     if (s->totals)
-        walk_strip(s, &x, clear_totals);
+        iterate_strip(s, &x, clear_totals);
     if (d->blocks > 1) {
         val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks - 1), 1);
         strip_block(s, &x, ix_scale(k, kb, d->kblock), d->kblock);
         k_end(k, kb);
     }
     strip_block(s, &x, k_int(k, (d->blocks - 1) * d->kblock), d->size.k - (d->blocks - 1) * d->kblock);
-    walk_strip(s, &x, store_results);
+    iterate_strip(s, &x, store_results);
 }
 
 /* ---- squares along the contraction ---- */

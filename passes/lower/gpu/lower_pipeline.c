@@ -78,7 +78,7 @@ uint32_t pipeline_tensor_map(struct kernel *k, val element, unsigned dtype, cons
 {
     uint32_t of = (uint32_t)k->inst[element].imm;
     if (k->inst[element].op != L_LOAD || !view) {
-        kernel_mark_unsupported(k, "an operand that tensor copies cannot take");
+        kernel_mark_unsupported(k, "an operand that TMA loads cannot take");
         return 0;
     }
     uint32_t b = k_buf(k, BUF_VIEW, dtype, k->buf[of].count, of);

@@ -615,7 +615,7 @@ static struct work *launch_work(gpu_function f, unsigned grid, unsigned threads,
         unsigned words = f->is->bytes(i) / 8;
         memcpy(&w->parameter[to], parameter[i], words * sizeof w->parameter[0]);
         state.calls.mapped += words > 1;
-        /* what is no map traps where a tensor copy uses it */
+        /* what is no map traps where a TMA load uses it */
         to += words;
     }
     return w;

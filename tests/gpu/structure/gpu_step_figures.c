@@ -78,7 +78,7 @@ void step_print(const struct program *p, struct step_kernel *v, int64_t large)
     int64_t bytes = step_bytes(p, v);
     qsort(v, p->nkernel, sizeof *v, costlier_first);
     printf("launches, us of them all at 3 TB/s and 600 or 45 TFLOP/s, MB and GFLOP of one, global accesses / of 16 "
-           "bytes,\ncp.async / of 16 bytes, tensor copies, HGMMA, FFMA, shared accesses, registers, blocks x threads, "
+           "bytes,\ncp.async / of 16 bytes, TMA loads, HGMMA, FFMA, shared accesses, registers, blocks x threads, "
            "passes over\nlogits, U: product with operands that come by neither, N: narrow accesses and over 1 %% of "
            "all bytes, L: local memory\n");
     for (uint32_t i = 0; i < p->nkernel; i++) {

@@ -13,7 +13,7 @@ struct step_kernel {
 
 struct step_figures {
     unsigned launches;              /* of kernels, and copies */
-    /* products of more than 1 GFLOP whose operands do not come by tensor copies or cp.async of 16 bytes */
+    /* products of more than 1 GFLOP whose operands do not come by TMA loads or cp.async of 16 bytes */
     unsigned unstaged_products;
     unsigned narrow_kernels;        /* that move more than 1 % of the step's bytes, with accesses below 16 bytes */
     /* reads and writes of arrays of at least `large` elements, except reads of products */

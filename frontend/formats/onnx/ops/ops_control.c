@@ -79,7 +79,7 @@ static bool same_types(const struct type *a, const struct type *b, uint32_t n)
  * branches for inputs of different lengths or rates, of which only one fits. */
 static bool if_takes_one(struct node *n, const struct value *condition, const struct onnx_body *b, uint32_t nout)
 {
-    if (!n->run->tracing || n->run->folding || !onnx_can_know(n, condition))
+    if (!n->run->tracing || n->run->folding || !onnx_can_evaluate(n, condition))
         return false;
     struct type *result = calloc(2 * (size_t)nout + 1, sizeof *result);
     if (!result)
@@ -333,7 +333,7 @@ static bool loop_unrolled(struct node *n, struct onnx_loop *l, int64_t max, bool
         if (!loop_round(n, l, &known, &goes_on))
             return false;
         if (!known && l->rounds < max)
-            return n->run->tracing ? loop_while(n, l) : onnx_know(n, &l->in[1], UINT32_MAX);
+            return n->run->tracing ? loop_while(n, l) : onnx_evaluate(n, &l->in[1], UINT32_MAX);
     }
     return loop_give(n, l);
 }
