@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define OPTION_UNSET (-1)
-enum option {
+enum option_number {
 #define OPTION(name, max, first, text) OPT_##name,
 #include "options.def"
     OPTIONS
@@ -18,7 +18,7 @@ static atomic_llong values[OPTIONS] = {
 #include "options.def"
 };
 
-static int64_t option_value(enum option o) { return atomic_load_explicit(&values[o], memory_order_relaxed); }
+static int64_t option_value(enum option_number o) { return atomic_load_explicit(&values[o], memory_order_relaxed); }
 
 static _Thread_local int fuse_here = -1;
 
@@ -74,9 +74,9 @@ bool option_perf_map(void)
 }
 
 /* OPTIONS: there is none of that name, *e. */
-static enum option option_by_name(const char *name, struct err *e)
+static enum option_number option_by_name(const char *name, struct err *e)
 {
-    for (enum option o = 0; name && o < OPTIONS; o++)
+    for (enum option_number o = 0; name && o < OPTIONS; o++)
         if (!strcmp(name, options[o].name)) return o;
     static const char names[] =
 #define OPTION(name, max, first, text) ", " #name
@@ -88,7 +88,7 @@ static enum option option_by_name(const char *name, struct err *e)
 
 bool option_set(const char *name, int64_t value, struct err *e)
 {
-    enum option o = option_by_name(name, e);
+    enum option_number o = option_by_name(name, e);
     if (o == OPTIONS) return false;
     if (value < 0 || value > options[o].max)
         return err_set(e, KL_ERR_ARGUMENT, "option %s: %lld is not in 0..%lld", name, (long long)value,
@@ -101,7 +101,7 @@ bool option_set(const char *name, int64_t value, struct err *e)
 
 bool option_get(const char *name, int64_t *value, struct err *e)
 {
-    enum option o = option_by_name(name, e);
+    enum option_number o = option_by_name(name, e);
     if (o == OPTIONS) return false;
     *value = o == OPT_fuse        ? option_fuse()
              : o == OPT_threads   ? (int64_t)pool_threads()

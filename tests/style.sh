@@ -43,12 +43,15 @@ result 'file-local functions named by one bare word' "$bare"
 
 # A debugger knows a struct by its name alone.  Opaque types that each driver, or each program that runs regions,
 # defines for itself are the exception.
-structs=$(grep -rnoE '^struct [a-z_0-9]+ \{' --include='*.[ch]' ir passes codegen runtime frontend |
-    sed 's/:[0-9]*:struct / /; s/ {$//' |
+structs=$(grep -rnoE '^((static|const|typedef|extern) )*(struct|union|enum) [a-z_0-9]+ \{' --include='*.[ch]' \
+    ir passes codegen runtime frontend | sed -E 's/:[0-9]*:.*(struct|union|enum) / /; s/ \{$//' | sort -u |
     awk '{ n[$2]++; where[$2] = where[$2] " " $1; if ($1 ~ /\.c$/) own[$2] = 1 }
         END { for (s in n) if (n[s] > 1 && own[s]) print "  " s ":" where[s] }' |
     grep -vE '^  (driver_device|driver_kernel|region_frame):')
-result 'structs of one file whose name another file has' "$structs"
+count=$(grep -rhoE '^((static|const|typedef|extern) )*(struct|union|enum) [a-z_0-9]+ \{' --include='*.[ch]' \
+    ir passes codegen runtime frontend | wc -l)
+if [ "$count" -lt 500 ]; then result 'structs found' "$count"; fi
+result 'structs, unions and enums of one file whose name another file has' "$structs"
 
 # A folder's README names each of its source files.
 unnamed=$(find ir passes codegen runtime frontend -mindepth 2 -name README.md | while read -r readme; do
@@ -111,21 +114,23 @@ across the grain => non-contiguous
 by turns|by_turns => in alternation
 await_filled|await_used|filled and used|await_turn => full barrier, empty barrier, ping-pong
 roles of a block|dot_roles|attention_roles|begin_role => warp specialization: producer, consumer
-panel copies => TMA loads (bulk tensor copies)
+panel copies|tensor cop(y|ies) (can|take|read|where)|by tensor copies => TMA loads (bulk tensor copies)
 neighbours (in|of|along) each|NEIGHBOURS|has_neighbour|without neighbours => vector width, adjacent elements
-lower_exp_down|k_exp_down|exp_down => exp_nonpositive
+lower_exp_down|k_exp_down|exp_down|(KEY_)?EXP_DOWN => exp_nonpositive
 ix_whole|ix_below|ix_times => ix_assume_range, ix_assume_below, ix_mul
 carriers?|Carrier|CARRIER_[A-Z]+ => transport
 patience|patience_of => deadline
 thin_[a-z]+|dot_thin|gpu_thin|may_be_thin|THIN => skinny
 places_(add|flat|gather|scatter)|kept_places => indices
-in_pairs => bf16_dot2
+in_pairs|products (of bf16 )?in pairs => bf16_dot2, bf16 dot2 order
 can_say|schedule_no|kernel_refuse|misfits? => source_is_supported, reject_schedule, kernel_mark_unsupported, check_call
 found_rightly|namesakes|run_schedule => verify_memo_hit, find_by_name, select_family
 keep_unit|unwidened|digested => commit_tuned, strip_widening, stable_shape
 (simplify|kernel|launch)_settle|settle_(constant|device) => canonicalize, resolve
-pair_sees|pairs_see|pairs that (do not )?see each|that a query sees => unmasked, attends to
+pair_sees|pairs_see|pairs that (do not )?see each|a query sees => unmasked, attends to
+attention_(sees|seen)|(row|key)_(sees|is_seen) => unmasked
 walked rows?|rows are walked|are walked (in|chunk|as)|one walk over|walks the (keys|rows) => iterated over, one pass
+(onnx|run|can)_know => evaluate
 tell_(kernel|progress|of_temporary)|may_be_one|parse_lead|put_part|newest_instead => describe_kernel, can_fuse_gradients
 END
 

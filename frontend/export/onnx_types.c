@@ -11,10 +11,10 @@
 #define INTEGERS (SMALL | BIT(KL_U32) | BIT(KL_U64) | BIT(KL_I32) | BIT(KL_I64))
 
 /* What the results are: of the operands' type, of another one, or as an attribute or another operand says. */
-enum result { RESULT_SAME, RESULT_BOOL, RESULT_I32, RESULT_F32, RESULT_ATTRIBUTE, RESULT_AS_THIRD };
+enum result_type { RESULT_SAME, RESULT_BOOL, RESULT_I32, RESULT_F32, RESULT_ATTRIBUTE, RESULT_AS_THIRD };
 
 /* operands: a bit for each that has the type in question; lacks: the types that it may not have. */
-static const struct op_types { const char *name; unsigned operands, lacks; enum result result; } op_types[] = {
+static const struct op_types { const char *name; unsigned operands, lacks; enum result_type result; } op_types[] = {
     {"Abs", 1, BIT(KL_BOOL), RESULT_SAME},
     {"Acos", 1, BIT(KL_BF16), RESULT_SAME},
     {"Acosh", 1, BIT(KL_BF16), RESULT_SAME},

@@ -10,7 +10,7 @@
 enum { LONGEST = 33000 }; /* number of products of -255..255 whose sum certainly fits 32 bits */
 
 /* The axes of an operand in a dot: the list of each, and its position in the result. */
-struct side {
+struct quant_operand {
     struct quant q;
     uint32_t batch, con;         /* lists of axes, as dot's attributes have them */
     unsigned first;              /* the result's axis for its first free axis */
@@ -34,7 +34,7 @@ static kl_tensor quant_wide_ints(const kl_site *s, const struct quant *q) { retu
                                                                                               KL_I32); }
 
 /* The scales or zero points with the rank of the result, along the corresponding axis. */
-static kl_tensor quant_align_axis(const struct call *c, const struct side *side, kl_tensor part, uint32_t rank)
+static kl_tensor quant_align_axis(const struct call *c, const struct quant_operand *side, kl_tensor part, uint32_t rank)
 {
     const struct quant *q = &side->q;
     struct shape s = {.rank = rank};
@@ -54,7 +54,7 @@ static kl_tensor quant_align_axis(const struct call *c, const struct side *side,
 }
 
 /* The sums of an operand's integers over the contracted axes, with the rank of the result. */
-static kl_tensor placed_sums(const struct call *c, const struct side *side, kl_tensor ints, uint32_t rank)
+static kl_tensor placed_sums(const struct call *c, const struct quant_operand *side, kl_tensor ints, uint32_t rank)
 {
     const struct shape *from = &side->q.v.shape;
     unsigned nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon, n = 0, at, place[KL_MAX_RANK], left = 0;
@@ -105,7 +105,7 @@ static kl_tensor dot_of(const struct call *c, kl_tensor a, kl_tensor b)
     return call_with(c, a, b, kl_none);
 }
 
-static kl_tensor whole_product(const struct call *c, const struct side *a, const struct side *b)
+static kl_tensor whole_product(const struct call *c, const struct quant_operand *a, const struct quant_operand *b)
 {
     kl_tensor x = quant_wide_ints(c->site, &a->q), w = quant_wide_ints(c->site, &b->q), sum = dot_of(c, x, w);
     uint32_t rank = view_of(sum).shape.rank;
@@ -140,7 +140,7 @@ static kl_tensor of_blocks(const struct call *c, kl_tensor part, uint32_t con)
 
 /* Two matrices, one or both with blocks of the contracted axis: sum over blocks of scale a * scale b * product of
  * integers. */
-static kl_tensor block_product(const struct call *c, const struct side *a, const struct side *b)
+static kl_tensor block_product(const struct call *c, const struct quant_operand *a, const struct quant_operand *b)
 {
     const kl_site *s = c->site;
     uint32_t ca = axis_get(a->con, 0), cb = axis_get(b->con, 0);
@@ -162,7 +162,7 @@ static kl_tensor block_product(const struct call *c, const struct side *a, const
 
 enum way { FLOATS, WHOLE, BLOCKS };
 
-static enum way way_of(const struct call *c, const struct side *a, const struct side *b)
+static enum way way_of(const struct call *c, const struct quant_operand *a, const struct quant_operand *b)
 {
     unsigned ncon = c->proto.attr.dot.ncon, at;
     int64_t length = 1, blocks = 0;
@@ -170,7 +170,7 @@ static enum way way_of(const struct call *c, const struct side *a, const struct 
     for (unsigned i = 0; i < ncon; i++)
         length *= a->q.v.shape.dim[axis_get(a->con, i)];
     for (int i = 0; i < 2; i++) {
-        const struct side *x = i ? b : a;
+        const struct quant_operand *x = i ? b : a;
         bool contracted = quant_product_listed(x->con, ncon, x->q.axis, &at);
         outside &= x->q.grain == QUANT_TENSOR || (x->q.grain == QUANT_AXIS && !contracted);
         if (x->q.grain == QUANT_BLOCK)
@@ -192,15 +192,15 @@ static enum way way_of(const struct call *c, const struct side *a, const struct 
 
 struct float_product {
     const struct call *c;
-    struct side side[2];
+    struct quant_operand side[2];
     enum way way;
     unsigned source[2], part[2][3]; /* index in in[] + 1; 0: there is none */
 };
 
 /* The operand with the region's parameters as parts. */
-static struct side side_in(const struct float_product *w, unsigned i, const kl_tensor *in)
+static struct quant_operand side_in(const struct float_product *w, unsigned i, const kl_tensor *in)
 {
-    struct side s = w->side[i];
+    struct quant_operand s = w->side[i];
     for (unsigned k = 0; k < 3; k++)
         s.q.part[k] = w->part[i][k] ? in[w->part[i][k] - 1] : kl_none;
     return s;
@@ -209,7 +209,7 @@ static struct side side_in(const struct float_product *w, unsigned i, const kl_t
 static kl_status float_product_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct float_product *w = ctx;
-    struct side a = side_in(w, 0, in), b = side_in(w, 1, in);
+    struct quant_operand a = side_in(w, 0, in), b = side_in(w, 1, in);
     (void)nin, (void)nout;
     out[0] = w->way == WHOLE ? whole_product(w->c, &a, &b) : block_product(w->c, &a, &b);
     return KL_OK;
@@ -220,7 +220,7 @@ static kl_status float_product_value(void *ctx, const kl_tensor *in, uint32_t ni
 static kl_tensor float_of(const struct float_product *w, unsigned i, const kl_tensor *in)
 {
     const kl_site *s = w->c->site;
-    struct side side = side_in(w, i, in);
+    struct quant_operand side = side_in(w, i, in);
     if (!w->source[i])
         return quant_dense(s, &side.q);
     kl_tensor zero = side.q.part[2];

@@ -25,17 +25,17 @@ static int64_t quant_view_product(const struct shape *s, uint32_t from, uint32_t
 }
 
 /* Which elements share a scale. */
-struct share { enum quant_grain grain; uint32_t axis; int64_t block; };
+struct quant_share { enum quant_grain grain; uint32_t axis; int64_t block; };
 
-static struct share share_of_blocks(const struct shape *to, uint32_t axis, int64_t block)
+static struct quant_share share_of_blocks(const struct shape *to, uint32_t axis, int64_t block)
 {
-    return (struct share){QUANT_BLOCK, axis, to->rank == KL_MAX_RANK ? 1 : block};
+    return (struct quant_share){QUANT_BLOCK, axis, to->rank == KL_MAX_RANK ? 1 : block};
 }
 
 /* One element each. */
-static struct share share_of_elements(const struct shape *to)
+static struct quant_share share_of_elements(const struct shape *to)
 {
-    return to->rank ? (struct share){QUANT_BLOCK, to->rank - 1, 1} : (struct share){.grain = QUANT_TENSOR};
+    return to->rank ? (struct quant_share){QUANT_BLOCK, to->rank - 1, 1} : (struct quant_share){.grain = QUANT_TENSOR};
 }
 
 /* Are the lengths before these axes the same, but for ones? */
@@ -85,13 +85,13 @@ static int quant_view_split_axis(const struct quant *q, const struct shape *to)
     return -1;
 }
 
-static bool share_of_reshape(const struct quant *q, const struct shape *to, struct share *out)
+static bool share_of_reshape(const struct quant *q, const struct shape *to, struct quant_share *out)
 {
     const struct shape *from = &q->v.shape;
     int kept = quant_view_kept_axis(q, to), split;
     int64_t inner = quant_view_product(from, q->axis + 1, from->rank);
     if (kept >= 0) {
-        *out = q->grain == QUANT_AXIS ? (struct share){QUANT_AXIS, (uint32_t)kept, 0}
+        *out = q->grain == QUANT_AXIS ? (struct quant_share){QUANT_AXIS, (uint32_t)kept, 0}
                                       : share_of_blocks(to, (uint32_t)kept, q->block);
         return true;
     }
@@ -120,10 +120,10 @@ static int64_t block_of_slice(const struct quant *q, const struct call *c, int64
 }
 
 /* false: not known, because of a symbol. */
-static bool share_of_view(const struct call *c, const struct quant *q, const struct shape *to, struct share *out)
+static bool share_of_view(const struct call *c, const struct quant *q, const struct shape *to, struct quant_share *out)
 {
     bool blocks = q->grain == QUANT_BLOCK;
-    *out = (struct share){q->grain, q->axis, q->block};
+    *out = (struct quant_share){q->grain, q->axis, q->block};
     if (quant_view_product(to, 0, to->rank) == 0)
         *out = share_of_elements(to);
     else if (c->proto.op == OP_reshape)
@@ -132,7 +132,7 @@ static bool share_of_view(const struct call *c, const struct quant *q, const str
         for (out->axis = 0; c->proto.attr.permute.perm[out->axis] != q->axis;)
             out->axis++;
     else if (c->proto.op == OP_expand && q->v.shape.dim[q->axis] != to->dim[q->axis])
-        *out = blocks ? share_of_blocks(to, q->axis, to->dim[q->axis]) : (struct share){.grain = QUANT_TENSOR};
+        *out = blocks ? share_of_blocks(to, q->axis, to->dim[q->axis]) : (struct quant_share){.grain = QUANT_TENSOR};
     else if (c->proto.op == OP_window && c->proto.attr.window.axis == q->axis)
         *out = share_of_elements(to);
     else if (c->proto.op == OP_window && blocks)
@@ -165,7 +165,7 @@ static kl_tensor quant_view_part(const struct call *c, const struct quant *q, co
 
 bool quant_view_scales(struct thread *t, const struct call *c, const struct quant *q, struct quant *to)
 {
-    struct share share;
+    struct quant_share share;
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (q->grain != QUANT_TENSOR && !share_of_view(c, q, &to->v.shape, &share))
         return fail(t, c->site, KL_ERR_SHAPE, "%s: the scales of %s of axis %u of a quantized %s cannot follow to %s: "

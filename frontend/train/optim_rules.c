@@ -35,17 +35,17 @@ static kl_tensor rule_coupled(struct update *u, double weight_decay)
 /* ---- options ---- */
 
 /* A number of an options struct: 0 stands for its default, a negative one for 0 unless any number is one. */
-struct option {
+struct rule_option {
     const char *name;
     double *value, fallback;
     enum { ANY, NOT_NEGATIVE, BELOW_1, ABOVE_0 } range;
 };
 
 /* Replaces what stands for something else; false: reported. */
-static bool options_complete(const char *op, const struct option *list, size_t n)
+static bool options_complete(const char *op, const struct rule_option *list, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        const struct option *o = &list[i];
+        const struct rule_option *o = &list[i];
         double given = *o->value;
         if (!isfinite(given) || (o->range == BELOW_1 && given >= 1) || (o->range == ABOVE_0 && given < 0))
             return kl_failf(NULL, KL_ERR_ARGUMENT, "%s: %s is %g: it is a finite number%s", op, o->name, given,
@@ -91,7 +91,7 @@ kl_optimizer *kl_sgd(int n, const kl_tensor *param, const kl_sgd_options *option
 {
     static const struct rule rule = {"sgd", sgd_states, sgd_numbers, sgd_update};
     kl_sgd_options is = options ? *options : (kl_sgd_options){0};
-    const struct option list[] = {{"momentum", &is.momentum, 0, ANY}, {"weight_decay", &is.weight_decay, 0, ANY}};
+    const struct rule_option list[] = {{"momentum", &is.momentum, 0, ANY}, {"weight_decay", &is.weight_decay, 0, ANY}};
     if (!options_complete("sgd", list, sizeof list / sizeof *list))
         return NULL;
     if (is.nesterov && is.momentum == 0) {
@@ -142,7 +142,7 @@ kl_optimizer *kl_adam(int n, const kl_tensor *param, const kl_adam_options *opti
 {
     static const struct rule rule = {"adam", adam_states, adam_numbers, adam_update};
     kl_adam_options is = options ? *options : (kl_adam_options){0};
-    const struct option list[] = {{"beta1", &is.beta1, 0.9, BELOW_1}, {"beta2", &is.beta2, 0.999, BELOW_1},
+    const struct rule_option list[] = {{"beta1", &is.beta1, 0.9, BELOW_1}, {"beta2", &is.beta2, 0.999, BELOW_1},
                                   {"eps", &is.eps, 1e-8, NOT_NEGATIVE}, {"weight_decay", &is.weight_decay, 0, ANY}};
     return options_complete("adam", list, sizeof list / sizeof *list)
                ? optimizer_new(&rule, &is, sizeof is, param, n) : NULL;
@@ -177,7 +177,7 @@ kl_optimizer *kl_lion(int n, const kl_tensor *param, const kl_lion_options *opti
 {
     static const struct rule rule = {"lion", lion_states, lion_numbers, lion_update};
     kl_lion_options is = options ? *options : (kl_lion_options){0};
-    const struct option list[] = {{"beta1", &is.beta1, 0.9, BELOW_1}, {"beta2", &is.beta2, 0.99, BELOW_1},
+    const struct rule_option list[] = {{"beta1", &is.beta1, 0.9, BELOW_1}, {"beta2", &is.beta2, 0.99, BELOW_1},
                                   {"weight_decay", &is.weight_decay, 0, ANY}};
     return options_complete("lion", list, sizeof list / sizeof *list)
                ? optimizer_new(&rule, &is, sizeof is, param, n) : NULL;
@@ -224,7 +224,7 @@ kl_optimizer *kl_rmsprop(int n, const kl_tensor *param, const kl_rmsprop_options
 {
     static const struct rule rule = {"rmsprop", rmsprop_states, rmsprop_numbers, rmsprop_update};
     kl_rmsprop_options is = options ? *options : (kl_rmsprop_options){0};
-    const struct option list[] = {{"alpha", &is.alpha, 0.99, BELOW_1}, {"eps", &is.eps, 1e-8, NOT_NEGATIVE},
+    const struct rule_option list[] = {{"alpha", &is.alpha, 0.99, BELOW_1}, {"eps", &is.eps, 1e-8, NOT_NEGATIVE},
                                   {"momentum", &is.momentum, 0, ANY}, {"weight_decay", &is.weight_decay, 0, ANY}};
     return options_complete("rmsprop", list, sizeof list / sizeof *list)
                ? optimizer_new(&rule, &is, sizeof is, param, n) : NULL;
@@ -292,7 +292,7 @@ kl_optimizer *kl_adafactor(int n, const kl_tensor *param, const kl_adafactor_opt
 {
     static const struct rule rule = {"adafactor", adafactor_states, adafactor_numbers, adafactor_update};
     kl_adafactor_options is = options ? *options : (kl_adafactor_options){0};
-    const struct option list[] = {{"decay_power", &is.decay_power, 0.8, NOT_NEGATIVE},
+    const struct rule_option list[] = {{"decay_power", &is.decay_power, 0.8, NOT_NEGATIVE},
                                   {"eps1", &is.eps1, 1e-30, ABOVE_0}, {"eps2", &is.eps2, 1e-3, NOT_NEGATIVE},
                                   {"clip", &is.clip, 1, NOT_NEGATIVE}, {"weight_decay", &is.weight_decay, 0, ANY}};
     return options_complete("adafactor", list, sizeof list / sizeof *list)

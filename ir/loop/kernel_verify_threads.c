@@ -10,7 +10,7 @@
  * subgroups run what is inside is known, so that a barrier there can be for these. */
 #include "loop.h"
 
-enum share { SHARE_BLOCK, SHARE_TEAM, SHARE_NONE };
+enum uniformity_level { SHARE_BLOCK, SHARE_TEAM, SHARE_NONE };
 enum { ROUNDS = 8 };
 
 struct uniformity {

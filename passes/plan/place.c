@@ -82,18 +82,18 @@ static bool ranges_add(struct placed_ranges *s, struct placed_range r)
 }
 
 /* A tree node with its range of commands. */
-struct span { uint32_t t, lo, hi; };
+struct time_span { uint32_t t, lo, hi; };
 
-static struct span span_half(struct span s, bool upper)
+static struct time_span span_half(struct time_span s, bool upper)
 {
     uint32_t mid = s.lo + (s.hi - s.lo) / 2;
-    return upper ? (struct span){2 * s.t + 1, mid + 1, s.hi} : (struct span){2 * s.t, s.lo, mid};
+    return upper ? (struct time_span){2 * s.t + 1, mid + 1, s.hi} : (struct time_span){2 * s.t, s.lo, mid};
 }
 
-static bool span_overlaps(struct span s, const struct placement *p) { return s.lo <= p->last && p->first <= s.hi; }
-static bool span_within(struct span s, const struct placement *p) { return p->first <= s.lo && s.hi <= p->last; }
+static bool span_overlaps(struct time_span s, const struct placement *p) { return s.lo <= p->last && p->first <= s.hi; }
+static bool span_within(struct time_span s, const struct placement *p) { return p->first <= s.lo && s.hi <= p->last; }
 
-static bool tree_insert(struct placement_tree *x, struct span s, const struct placement *p)
+static bool tree_insert(struct placement_tree *x, struct time_span s, const struct placement *p)
 {
     struct placed_range r = {p->offset, p->offset + p->bytes};
     if (!span_overlaps(s, p))
@@ -117,7 +117,7 @@ static void tree_avoid(struct placement_tree *x, const struct placed_ranges *r)
  * offset moves farthest.  A level has at most two tree nodes of which p has some commands and not all. */
 static void tree_find(struct placement_tree *x, const struct placement *p)
 {
-    struct span level[4] = {{1, 0, x->size - 1}}, below[4];
+    struct time_span level[4] = {{1, 0, x->size - 1}}, below[4];
     x->navoid = 0;
     for (uint32_t n = 1, more; n; n = more) {
         more = 0;
@@ -173,7 +173,7 @@ bool place_values(struct placement *v, uint32_t n, uint32_t commands)
     bool ok = (x.node = mem_alloc(2 * x.size * sizeof *x.node));
     for (uint32_t i = 0; ok && i < n && v[i].bytes; i++) { /* values without bytes are last and need no offset */
         v[i].offset = tree_lowest_offset(&x, &v[i]);
-        ok = tree_insert(&x, (struct span){1, 0, x.size - 1}, &v[i]);
+        ok = tree_insert(&x, (struct time_span){1, 0, x.size - 1}, &v[i]);
     }
     for (uint32_t i = 0; x.node && i < 2 * x.size; i++) {
         mem_free(x.node[i].here.many);

@@ -34,7 +34,7 @@ bool device_works(unsigned device, struct err *e); /* false: *e has the reason *
 const struct backend *device_backend(int device, struct caps *caps);
 /* Compiles a kernel as such a device, which is not ref, runs it. */
 bool device_compile(int device, const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e);
-/* The devices, as a set of bits, that add products of bf16 in pairs (caps.dot2), if the graph has products of bf16:
+/* The devices, by bit, that add products of bf16 two at a time (caps.dot2), if the graph has products of bf16:
  * cpu, and ref, which computes the same sums. */
 uint64_t device_bf16_dot2(const struct graph *g);
 /* What pass fuse needs to know of cpu, if the graph has attention on it, or on ref; else {0}. */
