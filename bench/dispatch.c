@@ -17,6 +17,7 @@
  * bench/run.sh runs it in two builds, with all backends and with one (preset onebackend), in alternation: `backends` is
  * what the others add to layers-0. */
 #include "bench.h"
+#include <kiln/compat.h>
 #include <time.h>
 
 enum { OPS = 1000, ROUNDS = 60, REPEATS = 20 };

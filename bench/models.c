@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "bench.h"
 #include "bench/peers/peer.h"
+#include <kiln/onnx.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

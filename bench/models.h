@@ -2,6 +2,7 @@
 #ifndef BENCH_MODELS_H
 #define BENCH_MODELS_H
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <math.h>
 #include <stdbool.h>
 

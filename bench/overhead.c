@@ -9,6 +9,7 @@
 #include "bench.h"
 #include "passes/passes.h"
 #include "runtime/runtime.h"
+#include <kiln/train.h>
 
 enum { NODES = 1000, BLOCKS = 8, WIDTH = 16, BATCH = 8, ROUNDS = 100, STEPS = 20 };
 enum { INSIDE = 100, ROUNDS_INSIDE = 2 }; /* nodes of each function, and how often a loop's runs */

@@ -13,7 +13,7 @@
 #include "bench/peers/peer.h"
 #include "bench.h"
 #include "models.h"
-#include <kiln/train/modules.h>
+#include <kiln/train.h>
 #include <sys/resource.h>
 
 enum { LSTM_IN = 32, LSTM_WIDTH = 128 };

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,7 @@
 #ifndef FASHION_H
 #define FASHION_H
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,6 +6,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>

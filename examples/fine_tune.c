@@ -7,6 +7,8 @@
  * f32[batch, 1, 28, 28] with a last weight of ten columns will do. */
 #define _POSIX_C_SOURCE 200809L
 #include "fashion.h"
+#include <kiln/extend.h>
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 enum { KNOWN = 5, HIDDEN = 256, MAX_WEIGHTS = 64 };

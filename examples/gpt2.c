@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

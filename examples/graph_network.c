@@ -4,6 +4,7 @@
  * paper's neighbours and itself, a product with a sparse matrix, and the same network without that is trained beside
  * it. All data are made here, the same at each run. */
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -42,6 +42,7 @@ static inline void infer_close(struct infer *f) { (void)f; }
 
 #else
 #include <kiln/kiln.h>
+#include <kiln/onnx.h>
 #include <stdlib.h>
 
 struct infer {

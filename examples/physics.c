@@ -5,6 +5,7 @@
  * at points of 0..T, without ever seeing a solution (Raissi et al. 2019).  u' and u'' are gradients of the network in
  * its input; the step differentiates the equation's error once more, in the parameters. */
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

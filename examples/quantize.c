@@ -4,6 +4,7 @@
  * Read quantized_logits: weights have a scale for each output, activations one that an observer has chosen on a few
  * training images before.  Argument: the folder of the data. */
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

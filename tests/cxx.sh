@@ -1,7 +1,7 @@
 #!/bin/sh
 # The public headers in C++17, with g++ and clang++, without warnings: each header alone, with and without call sites;
-# tests/api/cxx.cpp and the program in include/kiln/README.md built and run; and <kiln/ops.hpp> has every op of ops.h
-# and nn.h. Argument: the build folder.
+# tests/api/cxx.cpp and the program in include/kiln/README.md built and run; <kiln/ops/ops.hpp> has every op of ops.h
+# and nn.h; and the program in README.md includes at most 25 headers of Kiln. Argument: the build folder.
 build=$(realpath "${1:?a build folder}")
 cd "$(dirname "$0")/.." || exit 1
 p=0 f=0 s=0
@@ -38,6 +38,12 @@ alone() { # COMPILER FLAGS: each header is the only one of a file
 # shellcheck disable=SC2086
 alone cc "-std=c17 $warnings" "" c
 
+sed -n '/^```c /,/^```$/p' README.md | sed '/^```/d' >"$tmp/readme.c"
+check "README.md's program" cc -std=c17 -Iinclude -I"$build/include" -H -fsyntax-only "$tmp/readme.c"
+cp "$tmp/out" "$tmp/included"
+check 'it includes 20 to 25 headers of Kiln' awk '/^[.]+ .*kiln\// { n++ } END { print n; exit n < 20 || n > 25 }' \
+    "$tmp/included"
+
 sed -n '/^```cpp$/,/^```$/p' include/kiln/README.md | sed '/^```/d' >"$tmp/readme.cpp"
 for compiler in g++ clang++; do
     if ! command -v $compiler >/dev/null; then
@@ -45,7 +51,7 @@ for compiler in g++ clang++; do
         s=$((s + 1))
         continue
     fi
-    alone $compiler "$cxx" "include/kiln/kiln.hpp include/kiln/ops.hpp" cpp
+    alone $compiler "$cxx" "$(find include/kiln -name "*.hpp")" cpp
     # A sanitizer's run-time library is its compiler's: the library and the test have one of them.
     if [ -n "$flags" ] && [ $compiler = clang++ ]; then continue; fi
     for program in tests/api/cxx.cpp "$tmp/readme.cpp"; do
@@ -77,7 +83,7 @@ called() { # HEADERS...
 }
 if command -v g++ >/dev/null; then
     declared ops.h nn.h | grep -vxE 'kl_wrap_at' >"$tmp/declared" # memory that is not copied: the C call
-    called ops.hpp kiln.hpp >"$tmp/called"
+    called ops/ops.hpp kiln.hpp >"$tmp/called"
     check 'the headers declare ops' test "$(wc -l <"$tmp/declared")" -gt 150
     check 'ops.hpp has every op of ops.h and nn.h' sh -c "! comm -23 '$tmp/declared' '$tmp/called' | grep ."
 fi

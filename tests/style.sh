@@ -159,6 +159,10 @@ lost=$(echo "$answers" | while read -r file function; do
 done)
 result 'functions of the table in passes/README.md' "$lost"
 
+# A header's guard is its own: a public header and an internal one are included together.
+guards=$(find $folders -name '*.h' -exec grep -hE '^#define KILN_[A-Z0-9_]*_H$' {} + | sort | uniq -d)
+result 'header guards that two headers have' "$guards"
+
 # Generated headers are in the build folder, and frontend/train/ passes no call site: its calls have the thread's.
 result 'call_sites.h in the source tree' "$(find include -name call_sites.h)"
 forwarded=$(grep -nE 'kl_[a-z0-9_]+_at\(|kl_site|KL_HERE' frontend/train/*.[ch])

@@ -12,6 +12,7 @@
 #define _GNU_SOURCE
 #include "peer.h"
 #include "bench/streams.h"
+#include <kiln/train.h>
 int gpt2_example(int argc, char **argv);
 #define main gpt2_example
 #include "examples/gpt2.c"

@@ -3,6 +3,7 @@
 #ifndef BENCH_PEERS_CASES_H
 #define BENCH_PEERS_CASES_H
 #include "bench/bench.h"
+#include <kiln/train.h>
 #include <math.h>
 
 enum family { MLP, CNN, GPT, ATTENTION, CHAIN, GELU, SUM, SOFTMAX, LAYER_NORM, CONV, MATVEC, EMBEDDING, OPS };

@@ -1,5 +1,5 @@
 /* Types and primitives of the C that codegen/c writes: ISO C99, no library function, the results that ir/math/prims.def
- * states, to the bit.  A text in the library; halfs are kept as their bits. */
+ * states, to the bit.  A text in the library, after that of ir/math/half.inc; halfs are kept as their bits. */
 #include <float.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -261,62 +261,26 @@ KILN_FN f64 fma_f64(f64 a, f64 b, f64 c)
 }
 #endif
 
-/* ---- halfs ---- */
+/* ---- halfs: ir/math/half.inc, whose text stands before this one ---- */
 
-KILN_FN f32 f32_f16(f16 x)
-{
-    u32 sign = (x & 0x8000u) << 16, e = x >> 10 & 31, m = x & 0x3ffu;
-    if (!e)
-        return sign ? (f32)m * -0x1p-24f : (f32)m * 0x1p-24f;
-    return bits_u32_f32(sign | (e == 31 ? 255 : e + 112) << 23 | (e == 31 && m ? m | 0x200u : m) << 13);
-}
-KILN_FN f16 f16_f32(f32 x)
-{
-    u32 bits = bits_f32_u32(x), sign = bits >> 16 & 0x8000u, a = bits & 0x7fffffffu, m, half, rest;
-    int drop;
-    if (a >= 0x7f800000u)
-        return (f16)(sign | 0x7c00u | (a > 0x7f800000u ? 0x200u | (a >> 13 & 0x3ffu) : 0));
-    if (a >= 0x47800000u)
-        return (f16)(sign | 0x7c00u);
-    if (a < 0x33000000u)
-        return (f16)sign;
-    if (a < 0x38800000u) { /* subnormal: the unit is 2^-24 */
-        drop = 126 - (int)(a >> 23);
-        m = (a & 0x7fffffu) | 0x800000u;
-    } else {
-        drop = 13;
-        m = a - 0x38000000u;
-    }
-    half = m >> drop;
-    rest = m & ((1u << drop) - 1);
-    half += rest > 1u << (drop - 1) || (rest == 1u << (drop - 1) && (half & 1));
-    return (f16)(sign | half);
-}
-KILN_FN f32 f32_bf16(bf16 x) { return bits_u32_f32((u32)x << 16); }
-/* DOT2 of ir/math/prims.def; half.h says why the sum is computed a second time. */
-KILN_FN f32 flush_f32(f32 x)
-{
-    u32 u = bits_f32_u32(x);
-    return bits_u32_f32(u & 0x7f800000u ? u : u & 0x80000000u);
-}
-KILN_FN f32 fma_flushed(f32 a, f32 b, f32 c)
-{
-    f32 sum, scaled;
-    a = flush_f32(a), b = flush_f32(b), c = flush_f32(c);
-    sum = fma_f32(a, b, c);
-    scaled = fma_f32(a * 0x1p32f, b * 0x1p32f, c * 0x1p64f);
-    return abs_f32(scaled) < 0x1p-62f ? bits_u32_f32(bits_f32_u32(sum) & 0x80000000u) : sum;
-}
-KILN_FN f32 dot2_f32(u32 a, u32 b, f32 c)
-{
-    c = fma_flushed(bits_u32_f32(a & 0xffff0000u), bits_u32_f32(b & 0xffff0000u), c);
-    return fma_flushed(bits_u32_f32(a << 16), bits_u32_f32(b << 16), c);
-}
-KILN_FN bf16 bf16_f32(f32 x)
-{
-    u32 u = bits_f32_u32(x);
-    return (bf16)(x != x ? u >> 16 | 64 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
+#define LET_U(name, value) const u32 name = value;
+#define LET_F(name, value) const f32 name = value;
+#define GIVE_BF16(u) return (bf16)(u);
+#define GIVE_F16(u) return (f16)(u);
+#define GIVE_F32(f) return f;
+#define U_OF(f) bits_f32_u32(f)
+#define F_OF(u) bits_u32_f32(u)
+#define U_FROM(half) (u32)(half)
+#define F_FROM(u) (f32)(u)
+#define F_FMA(a, b, c) fma_f32(a, b, c)
+#define F_ABS(a) abs_f32(a)
+KILN_FN f32 f32_f16(f16 h) { F32_OF_F16(h) }
+KILN_FN f16 f16_f32(f32 x) { F16_OF_F32(x) }
+KILN_FN f32 f32_bf16(bf16 h) { F32_OF_BF16(h) }
+KILN_FN bf16 bf16_f32(f32 x) { BF16_OF_F32(x) }
+KILN_FN f32 flush_f32(f32 x) { FLUSH_F32(x) }
+KILN_FN f32 fma_flushed(f32 a, f32 b, f32 c) { FMA_FLUSHED(a, b, c) }
+KILN_FN f32 dot2_f32(u32 a, u32 b, f32 c) { DOT2_F32(a, b, c) }
 
 /* ---- float to integer: toward zero, saturated, NaN is 0 ---- */
 

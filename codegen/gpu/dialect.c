@@ -1,5 +1,6 @@
 /* The dialects: what differs between the languages of CUDA, HIP and Vulkan. */
 #include "source.h"
+#include "ir/math/half.inc"
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,22 +13,36 @@
     "#define f64_of_bits(x) __longlong_as_double(i64(x))\n#define bits_of_f64(x) u64(__double_as_longlong(x))\n" \
     "#define fma_f32 fmaf\n#define fma_f64 fma\n#define sqrt_f32 sqrtf\n#define sqrt_f64 sqrt\n" \
     "#define rint_f32 rintf\n#define rint_f64 rint\n#define abs_f32 fabsf\n#define abs_f64 fabs\n" \
-    "#define FUNCTION static __device__ inline\n" \
+    "#define FUNCTION static __device__ inline\n#define EXACT const\n" \
     "typedef u32 __attribute__((may_alias)) word;\n#define word_at(p) (*(const word *)(p))\n"
 
-/* bf16 is the upper half of an f32.  To round to nearest even, half a unit of the last kept bit is added, less one if
- * that bit is even; a NaN becomes a quiet one. */
-#define BF16 \
-    "FUNCTION f32 f32_of_bf16(bf16 h) { return f32_of_bits(u32(h) << 16); }\n" \
-    "FUNCTION bf16 bf16_of_f32(f32 x)\n{\n    u32 b = bits_of_f32(x);\n" \
-    "    return x != x ? bf16(b >> 16 | 0x40u) : bf16((b + 0x7fffu + (b >> 16 & 1u)) >> 16);\n}\n"
+/* What ir/math/half.inc means as text of functions: the operators are C's. */
+#define TEXT_OF(...) #__VA_ARGS__
+#define TEXT(...) TEXT_OF(__VA_ARGS__)
+#define LET_U(name, value) "    u32 " TEXT(name = value) ";\n"
+#define LET_F(name, value) "    EXACT f32 " TEXT(name = value) ";\n"
+#define GIVE_BF16(u) "    return bf16" TEXT((u)) ";\n"
+#define GIVE_F16(u) "    return f16" TEXT((u)) ";\n"
+#define GIVE_F32(f) "    return " TEXT(f) ";\n"
+#define U_OF(f) bits_of_f32(f)
+#define F_OF(u) f32_of_bits(u)
+#define U_FROM(half) u32(half)
+#define F_FROM(u) f32(u)
+#define F_FMA(a, b, c) fma_f32(a, b, c)
+#define F_ABS(a) abs_f32(a)
+#define FUNCTION(head, body) "FUNCTION " head "\n{\n" body "}\n"
 
+#define WIDEN_BF16 FUNCTION("f32 f32_of_bf16(bf16 h)", F32_OF_BF16(h))
+#define BF16 FUNCTION("bf16 bf16_of_f32(f32 x)", BF16_OF_F32(x))
 #define ROUNDED_BF16 "FUNCTION f32 rounded_bf16(f32 x) { return f32_of_bf16(bf16_of_f32(x)); }\n"
+#define F16 FUNCTION("f32 f32_of_f16(f16 h)", F32_OF_F16(h)) FUNCTION("f16 f16_of_f32(f32 x)", F16_OF_F32(x))
+#define DOT2 FUNCTION("f32 flush_f32(f32 x)", FLUSH_F32(x)) \
+    FUNCTION("f32 fma_flushed(f32 a, f32 b, f32 c)", FMA_FLUSHED(a, b, c)) \
+    FUNCTION("f32 dot2_f32(u32 a, u32 b, f32 c)", DOT2_F32(a, b, c))
 
 /* CUDA has instructions, from sm_80 on.  That for two numbers is faster than that for one. */
 #define CUDA_BF16 \
-    "#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800\n" \
-    "FUNCTION f32 f32_of_bf16(bf16 h) { return f32_of_bits(u32(h) << 16); }\n" \
+    WIDEN_BF16 "#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800\n" \
     "FUNCTION bf16 bf16_of_f32(f32 x)\n{\n    bf16 h;\n    asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
     "    return h;\n}\n" \
     "FUNCTION f32 rounded_bf16(f32 x)\n{\n    u32 h;\n" \
@@ -54,7 +69,7 @@
  * multiprocessor runs `all` threads, mostly 512, so each thread has up to 128 registers.  Chains of products need
  * more. */
 #define CUDA_PRELUDE \
-    C_TYPES CUDA_BF16 \
+    C_TYPES \
     "FUNCTION f32 exp2_f32(f32 x)\n{\n    f32 y;\n    asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(x));\n" \
     "    return y;\n}\n" \
     "FUNCTION f32 recip_f32(f32 x)\n{\n    f32 y;\n    asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(x));\n" \
@@ -85,7 +100,7 @@
  * lane has up to 256 registers: with more, the compiler keeps the sums of matrix instructions in accumulation
  * registers, and copies all of them in each iteration of a loop. */
 #define HIP_PRELUDE \
-    C_TYPES BF16 ROUNDED_BF16 MAX \
+    C_TYPES MAX \
     "#define exp2_f32 exp2f\n#define recip_f32(x) (1.0f / (x))\n" \
     "#define TILE_BOUNDS(n, all) __launch_bounds__(n) __attribute__((amdgpu_waves_per_eu(2)))\n" \
     "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n, 0)\n" \
@@ -99,8 +114,7 @@
     "#define lane_below(x, h, w) __shfl_down(x, h, w)\n#define lane_across(x, h, w) __shfl_xor(x, h, w)\n" \
     "#define lane_first(x, w) __shfl(x, 0, w)\n"
 
-/* packHalf2x16 may round in any direction, so f16 is made from the bits.  A number below the smallest normal one is
- * rounded by adding a number whose last bit has the weight of f16's last bit. */
+/* packHalf2x16 may round in any direction, so f16 is made from the bits. */
 #define GLSL_PRELUDE \
     "#extension GL_EXT_shader_explicit_arithmetic_types : require\n" \
     "#extension GL_EXT_shader_8bit_storage : require\n#extension GL_EXT_shader_16bit_storage : require\n" \
@@ -113,19 +127,10 @@
     "#define sum_f32 fma\n#define sum_f64 fma\n#define sqrt_f32 sqrt\n#define sqrt_f64 sqrt\n" \
     "#define rint_f32 roundEven\n#define rint_f64 roundEven\n#define abs_f32 abs\n#define abs_f64 abs\n" \
     "#define widened_i32(x) pack64(u32vec2(u32(x), u32((x) >> 31)))\n#define widened_u32(x) pack64(u32vec2(x, 0u))\n" \
-    "#define FUNCTION\n#define exp2_f32 exp2\n#define recip_f32(x) (1.0f / (x))\n" BF16 ROUNDED_BF16 MAX \
-    "FUNCTION f32 f32_of_f16(f16 h)\n{\n    u32 b = u32(h), s = (b & 0x8000u) << 16, e = b >> 10 & 31u, f = b & " \
-    "0x3ffu;\n" \
-    "    return e == 0u ? f32_of_bits(s | bits_of_f32(f32(f) * 5.9604644775390625e-8f))\n" \
-    "                   : f32_of_bits(s | (e == 31u ? 255u : e + 112u) << 23 | f << 13);\n}\n" \
-    "FUNCTION f16 f16_of_f32(f32 x)\n{\n    u32 b = bits_of_f32(x), s = b >> 16 & 0x8000u, a = b & 0x7fffffffu;\n" \
-    "    if (a >= 0x47800000u)\n        return f16(s | (a > 0x7f800000u ? 0x7e00u : 0x7c00u));\n" \
-    "    if (a < 0x38800000u) {\n        precise f32 y = f32_of_bits(a) + 0.5f;\n" \
-    "        return f16(s | (bits_of_f32(y) - 0x3f000000u));\n    }\n" \
-    "    return f16(s | ((a - 0x38000000u + 0xfffu + (a >> 13 & 1u)) >> 13));\n}\n"
+    "#define FUNCTION\n#define EXACT precise\n#define exp2_f32 exp2\n#define recip_f32(x) (1.0f / (x))\n" MAX
 
 static const struct dialect dialects[] = {
-    {.name = "cuda", .prelude = CUDA_PRELUDE,
+    {.name = "cuda", .prelude = CUDA_PRELUDE, .halves = CUDA_BF16,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
@@ -133,14 +138,14 @@ static const struct dialect dialects[] = {
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC, .packs = true,
      .dynamic_bytes = 227 << 10, .shared_bytes_of = matrix_nvidia_shared,
      .matrix = {&matrix_nvidia}, .matrix_async = &matrix_nvidia_async, .arch = "sm_80"},
-    {.name = "hip", .prelude = HIP_PRELUDE,
+    {.name = "hip", .prelude = HIP_PRELUDE, .halves = WIDEN_BF16 BF16 ROUNDED_BF16,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE, .packs = true,
      .matrix = {&matrix_amd_32, &matrix_amd_16}, .arch = "gfx90a"},
-    {.name = "glsl", .prelude = GLSL_PRELUDE,
+    {.name = "glsl", .prelude = GLSL_PRELUDE, .halves = WIDEN_BF16 BF16 ROUNDED_BF16 F16,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
      .shared = "shared ", .local = "", .exact = "precise ", .i64 = "l", .u64 = "ul", .f64 = "lf", .address = "",
@@ -185,19 +190,6 @@ const struct dialect *dialect_find(const char *name, struct err *e)
 #define MATRICES "#extension GL_EXT_spirv_intrinsics : require\n"
 #define BROADCASTS "#extension GL_KHR_shader_subgroup_ballot : require\n"
 
-/* DOT2 of ir/math/prims.def; ir/math/half.h says why the sum is computed a second time. */
-#define DOT2(EXACT) \
-    "FUNCTION f32 flushed(f32 x)\n{\n    u32 b = bits_of_f32(x);\n" \
-    "    return (b & 0x7f800000u) == 0u ? f32_of_bits(b & 0x80000000u) : x;\n}\n" \
-    "FUNCTION f32 fma_flushed(f32 a, f32 b, f32 c)\n{\n" \
-    "    a = flushed(a);\n    b = flushed(b);\n    c = flushed(c);\n" \
-    "    " EXACT "f32 x = a * 4294967296.0f, y = b * 4294967296.0f, z = c * 18446744073709551616.0f;\n" \
-    "    " EXACT "f32 sum = fma_f32(a, b, c), scaled = fma_f32(x, y, z);\n" \
-    "    return abs_f32(scaled) < 2.16840434497100887e-19f ? f32_of_bits(bits_of_f32(sum) & 0x80000000u) : sum;\n}\n" \
-    "FUNCTION f32 dot2_f32(u32 a, u32 b, f32 c)\n{\n" \
-    "    c = fma_flushed(f32_of_bits(a & 0xffff0000u), f32_of_bits(b & 0xffff0000u), c);\n" \
-    "    return fma_flushed(f32_of_bits(a << 16), f32_of_bits(b << 16), c);\n}\n"
-
 /* The number after a word of the features; `without` if the features do not have the word. */
 static uint32_t feature_number(const char *features, const char *word, uint32_t without)
 {
@@ -237,13 +229,13 @@ struct dialect dialect_for(const struct dialect *d, const char *features)
 
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
 {
-    text_put(out, "%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
-             d->table && d->broadcast ? BROADCASTS : "", d->opaque.subgroup ? MATRICES : "", d->prelude);
+    text_put(out, "%s%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
+             d->table && d->broadcast ? BROADCASTS : "", d->opaque.subgroup ? MATRICES : "", d->prelude, d->halves);
     for (unsigned i = 0; i < MMA_UNITS && d->matrix[i]; i++)
         text_put(out, "%s", d->matrix[i]->prelude);
     text_put(out, "%s", d->matrix_async ? d->matrix_async->prelude : "");
     if (!d->table) {
-        text_put(out, "%s", DOT2(""));
+        text_put(out, "%s", DOT2);
         return;
     }
     bool f64 = !features || strstr(features, "+f64");
@@ -252,7 +244,7 @@ void dialect_prelude(const struct dialect *d, const char *features, struct text 
     else
         text_put(out, "%s%s", f64 ? FMA_BY_F64 : FMA_BY_PARTS("f32", "4097.0f", "1e34f"),
                  f64 ? FMA_BY_PARTS("f64", "134217729.0lf", "1e298lf") : "");
-    text_put(out, "%s", DOT2("precise "));
+    text_put(out, "%s", DOT2);
 }
 
 void dialect_caps(const struct dialect *d, struct caps *out)

@@ -60,32 +60,72 @@ static LLVMValueRef emit_prim_compare(struct emitter *m, enum prim p, unsigned d
     return LLVMBuildICmp(m->b, i, a, b, "");
 }
 
-/* f16 by the processor's own conversions, which round to nearest even and keep denormals. */
-static LLVMValueRef emit_prim_widen(struct emitter *m, unsigned from, LLVMValueRef a)
+/* ---- half.inc: a value is an instruction; u32, f32 and u16 are the types, as vectors where the operand is one ---- */
+#define HALF_BUILDERS
+#define LET_U(name, value) LLVMValueRef name = value;
+#define LET_F LET_U
+#define GIVE_BF16(u) return LLVMBuildTrunc(m->b, u, type_like_shape(LLVMInt16TypeInContext(m->ctx), x), "");
+#define GIVE_F32(f) return f;
+#define U_K(number) const_int(u32, number)
+#define F_K(number) prim_const_f32(m, f32, number)
+#define U_OF(f) LLVMBuildBitCast(m->b, f, u32, "")
+#define F_OF(u) LLVMBuildBitCast(m->b, u, f32, "")
+#define U_FROM(half) LLVMBuildZExt(m->b, half, u32, "")
+#define U_ADD(x, y) LLVMBuildAdd(m->b, x, y, "")
+#define U_AND(x, y) LLVMBuildAnd(m->b, x, y, "")
+#define U_OR(x, y) LLVMBuildOr(m->b, x, y, "")
+#define U_SHL(x, y) LLVMBuildShl(m->b, x, y, "")
+#define U_SHR(x, y) LLVMBuildLShr(m->b, x, y, "")
+#define U_NE(x, y) LLVMBuildICmp(m->b, LLVMIntNE, x, y, "")
+#define U_SELECT(c, x, y) LLVMBuildSelect(m->b, c, x, y, "")
+#define F_MUL(x, y) LLVMBuildFMul(m->b, x, y, "")
+#define F_FMA(x, y, z) intrinsic(m, "llvm.fma", &f32, 1, (LLVMValueRef[]){x, y, z}, 3)
+#define F_ABS(a) prim_unary_intrinsic(m, "llvm.fabs", a)
+#define F_NE(x, y) LLVMBuildFCmp(m->b, LLVMRealUNE, x, y, "")
+#define F_LT(x, y) LLVMBuildFCmp(m->b, LLVMRealOLT, x, y, "")
+#define F_SELECT U_SELECT
+#define F_CALL(name, ...) name(m, __VA_ARGS__)
+#define HALF_TYPES(like)                                                                                        \
+    LLVMTypeRef u32 = type_like_shape(LLVMInt32TypeInContext(m->ctx), like);                                    \
+    LLVMTypeRef f32 = type_like_shape(LLVMFloatTypeInContext(m->ctx), like);                                    \
+    (void)u32, (void)f32;
+#include "ir/math/half.inc"
+
+static LLVMValueRef prim_const_f32(struct emitter *m, LLVMTypeRef t, double number)
 {
-    LLVMTypeRef f32 = type_like_shape(LLVMFloatTypeInContext(m->ctx), a), i32 =
-        type_like_shape(LLVMInt32TypeInContext(m->ctx), a);
-    if (from == KL_F16)
-        return LLVMBuildFPExt(m->b, LLVMBuildBitCast(m->b, a, type_like_shape(LLVMHalfTypeInContext(m->ctx), a), ""),
-                              f32, "");
-    return LLVMBuildBitCast(m->b, LLVMBuildShl(m->b, LLVMBuildZExt(m->b, a, i32, ""), const_int(i32, 16), ""), f32, "");
+    LLVMValueRef k = LLVMConstReal(LLVMFloatTypeInContext(m->ctx), number);
+    return t == LLVMTypeOf(k) ? k : splat(m, k, LLVMGetVectorSize(t));
 }
 
-/* bf16: adds half a unit of the kept bits, minus one bit unless they are odd; a NaN becomes a quiet one. */
-static LLVMValueRef emit_prim_narrow(struct emitter *m, unsigned to, LLVMValueRef a)
+static LLVMValueRef f32_of_bf16(struct emitter *m, LLVMValueRef h) { HALF_TYPES(h) F32_OF_BF16(h) }
+static LLVMValueRef bf16_of_f32(struct emitter *m, LLVMValueRef x) { HALF_TYPES(x) BF16_OF_F32(x) }
+static LLVMValueRef flush_f32(struct emitter *m, LLVMValueRef x) { HALF_TYPES(x) FLUSH_F32(x) }
+
+static LLVMValueRef fma_flushed(struct emitter *m, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
 {
-    LLVMTypeRef i16 = type_like_shape(LLVMInt16TypeInContext(m->ctx), a), i32 =
-        type_like_shape(LLVMInt32TypeInContext(m->ctx), a);
-    if (to == KL_F16)
-        return LLVMBuildBitCast(m->b, LLVMBuildFPTrunc(m->b, a, type_like_shape(LLVMHalfTypeInContext(m->ctx), a), ""),
-                                i16, "");
-    LLVMValueRef x = LLVMBuildBitCast(m->b, a, i32, ""), upper = LLVMBuildLShr(m->b, x, const_int(i32, 16), "");
-    LLVMValueRef odd = LLVMBuildAnd(m->b, upper, const_int(i32, 1), "");
-    LLVMValueRef sum = LLVMBuildAdd(m->b, LLVMBuildAdd(m->b, x, const_int(i32, 0x7fff), ""), odd, "");
-    LLVMValueRef quiet = LLVMBuildOr(m->b, upper, const_int(i32, 0x40), "");
-    LLVMValueRef nan = LLVMBuildFCmp(m->b, LLVMRealUNO, a, a, "");
-    LLVMValueRef y = LLVMBuildSelect(m->b, nan, quiet, LLVMBuildLShr(m->b, sum, const_int(i32, 16), ""), "");
-    return LLVMBuildTrunc(m->b, y, i16, "");
+    HALF_TYPES(c) FMA_FLUSHED(a, b, c)
+}
+
+static LLVMValueRef dot2_f32(struct emitter *m, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
+{
+    HALF_TYPES(c) DOT2_F32(a, b, c)
+}
+
+/* f16 by the processor's own conversions, which round to nearest even and keep denormals. */
+static LLVMValueRef prim_widen(struct emitter *m, unsigned from, LLVMValueRef a)
+{
+    if (from == KL_BF16)
+        return f32_of_bf16(m, a);
+    LLVMValueRef half = LLVMBuildBitCast(m->b, a, type_like_shape(LLVMHalfTypeInContext(m->ctx), a), "");
+    return LLVMBuildFPExt(m->b, half, type_like_shape(LLVMFloatTypeInContext(m->ctx), a), "");
+}
+
+static LLVMValueRef prim_narrow(struct emitter *m, unsigned to, LLVMValueRef a)
+{
+    if (to == KL_BF16)
+        return bf16_of_f32(m, a);
+    LLVMValueRef half = LLVMBuildFPTrunc(m->b, a, type_like_shape(LLVMHalfTypeInContext(m->ctx), a), "");
+    return LLVMBuildBitCast(m->b, half, type_like_shape(LLVMInt16TypeInContext(m->ctx), a), "");
 }
 
 static LLVMValueRef prim_cast(struct emitter *m, unsigned from, unsigned to, LLVMValueRef a)
@@ -95,9 +135,9 @@ static LLVMValueRef prim_cast(struct emitter *m, unsigned from, unsigned to, LLV
     if (from == to)
         return a;
     if (dtype_is_half(from))
-        return emit_prim_widen(m, from, a);
+        return prim_widen(m, from, a);
     if (dtype_is_half(to))
-        return emit_prim_narrow(m, to, a);
+        return prim_narrow(m, to, a);
     if (kt == 'B')
         return kf == 'F' ? LLVMBuildFCmp(m->b, LLVMRealUNE, a, LLVMConstNull(s), "")
             : LLVMBuildICmp(m->b, LLVMIntNE, a, LLVMConstNull(s), "");
@@ -114,49 +154,6 @@ static LLVMValueRef prim_cast(struct emitter *m, unsigned from, unsigned to, LLV
     return kf == 'I' ? LLVMBuildSExt(m->b, a, t, "") : LLVMBuildZExt(m->b, a, t, "");
 }
 
-/* ---- DOT2 ---- */
-
-/* The upper or lower halves of a as f32. */
-static LLVMValueRef emit_prim_half(struct emitter *m, LLVMValueRef a, bool upper)
-{
-    LLVMTypeRef t = LLVMTypeOf(a);
-    LLVMValueRef x = upper ? LLVMBuildAnd(m->b, a, const_int(t, 0xffff0000), "")
-                           : LLVMBuildShl(m->b, a, const_int(t, 16), "");
-    return LLVMBuildBitCast(m->b, x, type_like_shape(LLVMFloatTypeInContext(m->ctx), a), "");
-}
-
-static LLVMValueRef flush_subnormal(struct emitter *m, LLVMValueRef x)
-{
-    LLVMTypeRef i32 = type_like_shape(LLVMInt32TypeInContext(m->ctx), x);
-    LLVMValueRef bits = LLVMBuildBitCast(m->b, x, i32, "");
-    LLVMValueRef exponent = LLVMBuildAnd(m->b, bits, const_int(i32, 0x7f800000), "");
-    LLVMValueRef zero = LLVMBuildAnd(m->b, bits, const_int(i32, 0x80000000), "");
-    LLVMValueRef normal = LLVMBuildICmp(m->b, LLVMIntNE, exponent, LLVMConstNull(i32), "");
-    return LLVMBuildBitCast(m->b, LLVMBuildSelect(m->b, normal, bits, zero, ""), LLVMTypeOf(x), "");
-}
-
-static LLVMValueRef prim_times(struct emitter *m, LLVMValueRef x, double factor)
-{
-    LLVMTypeRef t = LLVMTypeOf(x);
-    LLVMValueRef k = LLVMConstReal(LLVMFloatTypeInContext(m->ctx), factor);
-    return LLVMBuildFMul(m->b, x, t == LLVMTypeOf(k) ? k : splat(m, k, LLVMGetVectorSize(t)), "");
-}
-
-/* As fma_flushed in ir/math/half.h. */
-static LLVMValueRef fma_flushed(struct emitter *m, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
-{
-    LLVMTypeRef t = LLVMTypeOf(c), i32 = type_like_shape(LLVMInt32TypeInContext(m->ctx), c);
-    a = flush_subnormal(m, a), b = flush_subnormal(m, b), c = flush_subnormal(m, c);
-    LLVMValueRef sum = intrinsic(m, "llvm.fma", &t, 1, (LLVMValueRef[]){a, b, c}, 3);
-    LLVMValueRef up[3] = {prim_times(m, a, 0x1p32), prim_times(m, b, 0x1p32), prim_times(m, c, 0x1p64)};
-    LLVMValueRef size = prim_unary_intrinsic(m, "llvm.fabs", intrinsic(m, "llvm.fma", &t, 1, up, 3));
-    LLVMValueRef bits = LLVMBuildBitCast(m->b, sum, i32, "");
-    LLVMValueRef min = LLVMBuildBitCast(m->b, const_int(i32, 0x20800000), t, ""); /* 2^-62 */
-    LLVMValueRef tiny = LLVMBuildFCmp(m->b, LLVMRealOLT, size, min, "");
-    LLVMValueRef zero = LLVMBuildAnd(m->b, bits, const_int(i32, 0x80000000), "");
-    return LLVMBuildBitCast(m->b, LLVMBuildSelect(m->b, tiny, zero, bits, ""), t, "");
-}
-
 static LLVMValueRef prim_dot2(struct emitter *m, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
 {
     static const char *const name[] = {"llvm.x86.avx512bf16.dpbf16ps.128", "llvm.x86.avx512bf16.dpbf16ps.256",
@@ -167,9 +164,7 @@ static LLVMValueRef prim_dot2(struct emitter *m, LLVMValueRef a, LLVMValueRef b,
         LLVMValueRef x[3] = {c, LLVMBuildBitCast(m->b, a, halves, ""), LLVMBuildBitCast(m->b, b, halves, "")};
         return intrinsic(m, name[lanes / 8], NULL, 0, x, 3);
     }
-    for (int upper = 1; upper >= 0; upper--)
-        c = fma_flushed(m, emit_prim_half(m, a, upper), emit_prim_half(m, b, upper), c);
-    return c;
+    return dot2_f32(m, a, b, c);
 }
 
 LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned to, const LLVMValueRef *x)

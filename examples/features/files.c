@@ -2,6 +2,7 @@
  *
  *     files FOLDER */
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <stdio.h>
 #include <string.h>
 

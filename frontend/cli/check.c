@@ -3,6 +3,7 @@
 #include "job.h"
 #include "frontend/check/check.h"
 #include "ir/text/text.h"
+#include <kiln/extend.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,6 +4,7 @@
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <stdarg.h>
 #include <string.h>
 

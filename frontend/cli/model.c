@@ -4,6 +4,8 @@
 #include "frontend/export/export.h"
 #include "frontend/frontend.h"
 #include "ir/text/text.h"
+#include <kiln/onnx.h>
+#include <kiln/train.h>
 #include <inttypes.h>
 #include <string.h>
 

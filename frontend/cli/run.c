@@ -2,6 +2,7 @@
 #include "job.h"
 #include "runtime/runtime.h"
 #include "ir/text/text.h"
+#include <kiln/train.h>
 #include <string.h>
 
 enum { SHOWN = 32 };

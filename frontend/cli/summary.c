@@ -2,6 +2,8 @@
 #include "cli.h"
 #include "job.h"
 #include "ir/text/text.h"
+#include <kiln/onnx.h>
+#include <kiln/train.h>
 #include <inttypes.h>
 #include <string.h>
 

@@ -4,6 +4,7 @@
 #include "cli.h"
 #include <errno.h>
 #include <kiln/kiln.h>
+#include <kiln/extend.h>
 #include <math.h>
 #include <string.h>
 

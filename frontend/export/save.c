@@ -2,6 +2,7 @@
 #include "export.h"
 #include "frontend/formats/tensor_file.h"
 #include <inttypes.h>
+#include <kiln/onnx.h>
 #include <string.h>
 
 /* Gets the values of all inputs of the graph after the first nin.  Returns false; *e has the error. */

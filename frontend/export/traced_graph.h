@@ -5,7 +5,7 @@
 #define KILN_TRACED_GRAPH_H
 #define KL_NO_CALL_SITES
 #include "ir/ir.h"
-#include <kiln/kiln.h>
+#include <kiln/extend.h>
 
 /* The graph that a tracer has recorded; it is the tracer's. */
 const struct graph *tracer_graph(const kl_tracer *tr);

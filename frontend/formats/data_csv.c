@@ -1,5 +1,6 @@
 /* Tables of numbers as text: fields between separators, one row a line. */
 #include "file_open.h"
+#include <kiln/train.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

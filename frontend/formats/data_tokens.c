@@ -1,6 +1,7 @@
 /* Files of tokens, unsigned integers of 1, 2 or 4 bytes, mapped into memory. */
 #include "file_open.h"
 #include <errno.h>
+#include <kiln/train.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 #ifndef KILN_FILE_OPEN_H
 #define KILN_FILE_OPEN_H
 #define KL_NO_CALL_SITES
-#include <kiln/kiln.h>
+#include <kiln/extend.h>
 
 /* Why a file cannot be read or written: the record of all readers and writers. */
 struct file_error { kl_status code; char text[900]; };

@@ -1,6 +1,6 @@
 /* <kiln/formats/model.h> in a build without protobuf-c: loading a model is an error. */
 #define KL_NO_CALL_SITES
-#include <kiln/kiln.h>
+#include <kiln/onnx.h>
 
 static const char why[] = "this build of Kiln reads no ONNX models: protobuf-c or onnx.proto was not found (Debian: "
                           "libprotobuf-c-dev protobuf-c-compiler libonnx-dev)";

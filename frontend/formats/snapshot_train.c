@@ -1,6 +1,6 @@
 /* Snapshots of training objects: trees of parameters, optimizers, loaders. */
 #define KL_NO_CALL_SITES
-#include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <stdio.h>
 
 kl_status kl_snapshot_params(kl_snapshot *c, const kl_params *params)

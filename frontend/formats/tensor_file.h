@@ -2,6 +2,7 @@
 #ifndef KILN_TENSOR_FILE_H
 #define KILN_TENSOR_FILE_H
 #include "file_open.h"
+#include <kiln/train.h>
 #include <stdatomic.h>
 
 struct file_name { const char *name; uint32_t i; };

@@ -2,6 +2,7 @@
 #ifndef KILN_FORMATS_TOKENIZER_H
 #define KILN_FORMATS_TOKENIZER_H
 #include "file_open.h"
+#include <kiln/train.h>
 
 /* Two neighbouring tokens that become one. */
 struct token_merge { int32_t left, right, rank, id; };

@@ -74,6 +74,12 @@ kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level min)
     return KL_OK;
 }
 
+void kl_log_write(kl_log_level level, const char *message)
+{
+    if (message && level >= KL_LOG_DEBUG && level < KL_LOG_NONE)
+        log_put(level, "%s", message);
+}
+
 const char *kl_log_level_name(kl_log_level level)
 {
     return log_level_name(level);

@@ -12,17 +12,17 @@ kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...)
     return code;
 }
 
+kl_tensor kl_poison(void)
+{
+    struct thread *t = thread_self();
+    return t ? poison(t) : kl_none;
+}
+
 const kl_site *kl_set_call_site(const kl_site *site)
 {
     const kl_site *outer;
     call_begin(site, &outer);
     return outer;
-}
-
-kl_tensor kl_poison(void)
-{
-    struct thread *t = thread_self();
-    return t ? poison(t) : kl_none;
 }
 
 kl_status kl_composite_begin(const char *name)

@@ -3,7 +3,7 @@
 #define KILN_FRONTEND_BENCHMARK_H
 #include "runtime/measure/measure.h"
 #include "runtime/runtime.h"
-#include <kiln/benchmark.h>
+#include <kiln/measure.h>
 
 /* ---- benchmark_limits.c: loops that measure limits, run between the steps ---- */
 struct anchor {                 /* a loop that streams so many arrays with so many bytes in total */

@@ -3,7 +3,6 @@
 #define KILN_FRONTEND_PROFILE_H
 #include "benchmark.h"
 #include "runtime/runtime.h"
-#include <kiln/profile.h>
 
 struct row_name { char name[128], where[64]; };
 struct profile_rows {

@@ -1,7 +1,7 @@
 /* kl_tune: the program of a trace by its name, and what came of its kernels as text. */
 #include "frontend/frontend.h"
 #include "runtime/program/tune.h"
-#include <kiln/benchmark.h>
+#include <kiln/measure.h>
 
 enum { MAX_SECONDS = 86400 };
 

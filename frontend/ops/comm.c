@@ -286,29 +286,29 @@ static kl_tensor collect_checked(struct collect *c, kl_tensor a, int axis)
     return t->tracing ? collect_along(c, a, at) : collect_now(c, a, at);
 }
 
-kl_tensor kl_comm_all_reduce(kl_comm *comm, kl_reduction kind, kl_tensor a)
+kl_tensor kl_comm_all_reduce_at(const kl_site *site, kl_comm *comm, kl_reduction kind, kl_tensor a)
 {
-    struct collect c = {.site = thread_site(), .name = "comm_all_reduce", .comm = comm, .op = COMM_ALL_REDUCE,
+    struct collect c = {.site = site, .name = "comm_all_reduce", .comm = comm, .op = COMM_ALL_REDUCE,
                         .kind = (enum comm_reduction)kind};
     return collect_checked(&c, a, 0);
 }
 
-kl_tensor kl_comm_reduce_scatter(kl_comm *comm, kl_reduction kind, int axis, kl_tensor a)
+kl_tensor kl_comm_reduce_scatter_at(const kl_site *site, kl_comm *comm, kl_reduction kind, int axis, kl_tensor a)
 {
-    struct collect c = {.site = thread_site(), .name = "comm_reduce_scatter", .comm = comm, .op = COMM_REDUCE_SCATTER,
+    struct collect c = {.site = site, .name = "comm_reduce_scatter", .comm = comm, .op = COMM_REDUCE_SCATTER,
                         .kind = (enum comm_reduction)kind};
     return collect_checked(&c, a, axis);
 }
 
-kl_tensor kl_comm_all_gather(kl_comm *comm, int axis, kl_tensor a)
+kl_tensor kl_comm_all_gather_at(const kl_site *site, kl_comm *comm, int axis, kl_tensor a)
 {
-    struct collect c = {.site = thread_site(), .name = "comm_all_gather", .comm = comm, .op = COMM_ALL_GATHER};
+    struct collect c = {.site = site, .name = "comm_all_gather", .comm = comm, .op = COMM_ALL_GATHER};
     return collect_checked(&c, a, axis);
 }
 
-kl_tensor kl_comm_broadcast(kl_comm *comm, int root, kl_tensor a)
+kl_tensor kl_comm_broadcast_at(const kl_site *site, kl_comm *comm, int root, kl_tensor a)
 {
-    struct collect c = {.site = thread_site(), .name = "comm_broadcast", .comm = comm, .op = COMM_BROADCAST,
+    struct collect c = {.site = site, .name = "comm_broadcast", .comm = comm, .op = COMM_BROADCAST,
                         .root = root};
     return collect_checked(&c, a, 0);
 }

@@ -4,6 +4,7 @@
  * A function of the user's that Kiln calls while it records, and what runs while a trace is suspended, see the blocks
  * around them but cannot end them: the thread's `floor` has their numbers.  What they begin has to end there. */
 #include "frontend/frontend.h"
+#include <kiln/extend.h>
 
 /* ---- scopes ---- */
 

@@ -2,7 +2,8 @@
 #ifndef KILN_TRAIN_TRAIN_H
 #define KILN_TRAIN_TRAIN_H
 #define KL_NO_CALL_SITES
-#include <kiln/kiln.h>
+#include <kiln/extend.h>
+#include <kiln/train.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

@@ -10,8 +10,10 @@
  * runtime scalars.  A program that includes it links step.o and libkiln-aot.a, the small runtime, and nothing else of
  * Kiln.  Its results are the same bits as Kiln's; for products of bf16, as Kiln's on the kind of processor that the
  * program is compiled for.  `kiln compile` does the same with a graph as text. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_AOT_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_AOT_H
 
 #ifdef __cplusplus
@@ -73,5 +75,6 @@ KL_API void kl_object_free(kl_object *object); /* NULL is fine */
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

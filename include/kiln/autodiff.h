@@ -16,8 +16,10 @@
  * backward pass.  The others are recomputed.  Only values that cost less to compute than to store are recomputed:
  * elementwise ops and views, never products, reductions, gathers, loops or random numbers.  Gradients are the same bits
  * for every strategy. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_AUTODIFF_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_AUTODIFF_H
 
 #ifdef __cplusplus
@@ -82,5 +84,6 @@ KL_API void kl_gradients_free(kl_gradients *g);
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

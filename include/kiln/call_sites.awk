@@ -1,8 +1,11 @@
 # What follows from the prototypes marked KL_API_AT in the public headers (arguments: the headers).
-#   mode=header   call_sites.h: each one's variant with a call site, and the macro that calls it with the caller's line
-#   mode=source   call_sites.c: of each the one that is not written by hand. Functions of <kiln/train> and <kiln/formats> are
-#                 plain, and the variant sets the thread's call site around them, so that no call inside passes it on.
-#                 The others are variants with a call site, and the plain function passes them the thread's.
+#   mode=header   each one's variant with a call site, and the macro that calls it with the caller's line.  `includer` is
+#                 the header that includes this: <kiln/kiln.h> <kiln/call_sites.h>, of all headers that it includes, and
+#                 each other header, such as <kiln/train/params.h>, its own <kiln/call_sites/train/params.h>
+#   mode=source   call_sites.c: of each the one that is not written by hand. Functions of <kiln/train> and
+#                 <kiln/formats> are plain, and the variant sets the thread's call site around them, so that no call
+#                 inside passes it on. The others are variants with a call site, and the plain function passes them the
+#                 thread's.
 # A prototype starts a line and ends with the first ';'.
 function trim(s) { gsub(/^[ \t\n]+|[ \t\n]+$/, "", s); return s }
 
@@ -64,8 +67,10 @@ function declare(text,    open, head, name, result, list, none) {
 
 BEGIN {
     if (mode == "source") print "/* Made from the public headers by include/kiln/call_sites.awk. */\n" \
-                                "#include \"frontend/frontend.h\"\n"
+                                "#include \"frontend/frontend.h\"\n#include <kiln/formats/dlpack.h>\n" \
+                                "#include <kiln/onnx.h>\n#include <kiln/train.h>\n"
 }
+/^#ifndef KILN_[A-Z_]*_H$/ && !includer_guard { includer_guard = $2 } # the includer is the first of the headers
 /^KL_API_AT / { inside = 1; text = ""; sub(/^KL_API_AT /, "") }
 inside {
     text = text " " $0
@@ -76,14 +81,16 @@ inside {
 }
 END {
     if (mode == "source") exit
-    print "/* Variants with a call site, which may be NULL, and macros that pass the caller's.  Included by <kiln/kiln.h>."
-    print " * Made from the other headers by call_sites.awk. */"
-    print "#include <kiln/kiln.h> /* in front of the guard: it includes this file */"
-    print "#ifndef KILN_CALL_SITES_H\n#define KILN_CALL_SITES_H\n"
+    guard = toupper(includer)
+    gsub(/[^A-Z]/, "_", guard)
+    printf "/* Variants with a call site, which may be NULL, and macros that pass the caller's.  Included by <kiln/%s>.\n" \
+           " * Made from the prototypes by call_sites.awk. */\n", includer
+    printf "#ifndef KILN_CALL_SITES_%s\n#ifndef %s\n#include <kiln/%s> /* which includes this file */\n#else\n" \
+           "#define KILN_CALL_SITES_%s\n\n", guard, includer_guard, includer, guard
     print "#ifdef __cplusplus\nextern \"C\" {\n#endif\n"
     printf "%s", prototypes
     print "\n#ifdef __cplusplus\n}\n#endif\n"
     print "#ifndef KL_NO_CALL_SITES"
     printf "%s", macros
-    print "#endif\n#endif"
+    print "#endif\n#endif\n#endif"
 }

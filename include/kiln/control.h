@@ -29,8 +29,10 @@
  * fails with the first cause, and all of out[] is poison.
  *
  * Gradients of any order flow through all of these ops except kl_while. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_CONTROL_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_CONTROL_H
 
 #ifdef __cplusplus
@@ -75,5 +77,6 @@ KL_API_AT kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, voi
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

@@ -16,8 +16,10 @@
  * and in regions.  It is never fused with other ops.  Its results must depend on its operands and attributes alone,
  * because the node may be removed where nothing uses them, and run a second time (kl_checkpoint).  Attributes are bytes
  * that are compiled in: other bytes make another program. examples/custom.c is a whole program. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_CUSTOM_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_CUSTOM_H
 
 #ifdef __cplusplus
@@ -72,5 +74,6 @@ KL_API_AT kl_status kl_custom(const char *name, const void *attr, size_t attr_by
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

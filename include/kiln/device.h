@@ -5,8 +5,10 @@
  * every build; a device that is not built in, or has no driver or no hardware, is reported as unavailable with the
  * reason.  One program may use all devices at the same time.  No op names a device: it runs on the device of its
  * operands. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_DEVICE_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_DEVICE_H
 
 #ifdef __cplusplus
@@ -93,5 +95,6 @@ KL_API void *kl_device_stream(kl_device device);
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

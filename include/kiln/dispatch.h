@@ -22,9 +22,9 @@
  *
  * Any thread may dispatch while another registers: a call sees the table before or after.  A kernel's `call` runs on
  * the thread that records, its `run` on one that computes. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_DISPATCH_H
 #define KILN_DISPATCH_H
+#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -108,24 +108,6 @@ KL_API char *kl_keyset_text(kl_keyset set, char *buf, size_t size);
 static inline kl_keyset kl_keyset_union(kl_keyset a, kl_keyset b) { a.bits |= b.bits; return a; }
 static inline kl_keyset kl_keyset_intersection(kl_keyset a, kl_keyset b) { a.bits &= b.bits; return a; }
 static inline kl_keyset kl_keyset_minus(kl_keyset a, kl_keyset b) { a.bits &= ~b.bits; return a; }
-
-/* The 16-bit view with eleven keys, whose numbers are their bits; bits 11 to 15 are User1 to User5.  Calls use the
- * priority order of kl_key, unless the set has the order of these numbers (kl_keyset_order16). */
-typedef enum kl_key16 {
-    KL_KEY16_Cpu, KL_KEY16_Cuda, KL_KEY16_Meta, KL_KEY16_Sparse, KL_KEY16_Quantized, KL_KEY16_Nested, KL_KEY16_Autocast,
-    KL_KEY16_Autograd, KL_KEY16_Vmap, KL_KEY16_Profiler, KL_KEY16_Tracer /* TracerOuter */
-} kl_key16;
-/* Exact: kl_keyset_to16 of the result gives the same 16 bits. */
-KL_API kl_keyset kl_keyset_from16(uint16_t bits);
-/* false: the set has a component without a bit in the view; *bits then has the others. */
-KL_API bool kl_keyset_to16(kl_keyset set, uint16_t *bits);
-/* The set with the priority order of the 16-bit view: Autocast is below Autograd, whose kernels then see operands
- * before their casts, and Meta is below Sparse, Quantized and Nested.  Otherwise the orders agree.  The order is a flag
- * of the set; unions and kl_keyset_below keep it.  If a guard includes the set, the order applies to all calls of the
- * thread.
- *
- *     kl_guard before = kl_dispatch_guard(kl_keyset_order16((kl_keyset){0}), (kl_keyset){0}); */
-KL_API kl_keyset kl_keyset_order16(kl_keyset set);
 
 /* ---- keys that a thread includes and excludes ---- */
 
@@ -257,4 +239,5 @@ KL_API uint64_t kl_dispatch_reads(void);
 #ifdef __cplusplus
 }
 #endif
+#include <kiln/call_sites/dispatch.h> /* made from the prototypes marked KL_API_AT */
 #endif

@@ -12,6 +12,8 @@ function body(s,    code) {
     return in_code ? s : escape(s)
 }
 function close_code() { if (in_code) printf " * @endcode\n"; in_code = 0 }
+# A header that kiln.h includes: its declarations are in the other branch.
+FILENAME !~ /kiln\/kiln\.h$/ && /^#ifndef KILN_KILN_H$/ { print "#if 0"; next }
 in_comment {
     if ((end = index($0, "*/"))) {
         in_comment = 0

@@ -12,8 +12,10 @@
  *
  * Stack: 64 KiB of the calling thread are enough for every call. Where less than 512 KiB are left, code generators run
  * on a thread of their own. Kiln's own threads have at least 1 MiB. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_EMBED_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_EMBED_H
 
 #ifdef __cplusplus
@@ -71,10 +73,13 @@ KL_API kl_status kl_set_pool(const kl_pool *pool);
  * accepts warnings gets one for each KILN_ variable of the environment that is unknown or has an invalid value.
  * [errors ARGUMENT: no such level] */
 KL_API kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level min);
+/* A message of the program's or library's own into the same log: one line, without the level.  [never fails] */
+KL_API void kl_log_write(kl_log_level level, const char *message);
 /* "debug", "info", "warn", "error", "none". */
 KL_API const char *kl_log_level_name(kl_log_level level);
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

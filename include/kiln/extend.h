@@ -1,7 +1,6 @@
 /* Functions for code built on Kiln that should behave like a part of it: errors, call sites, composites, memory,
- * numbers as text.
- * The optimizers, modules and data formats of the library itself use these and the other public headers only.  Included
- * by <kiln/kiln.h>.
+ * numbers as text.  The optimizers, modules and data formats of the library itself use these and the other public
+ * headers only.
  *
  *     kl_tensor swish(kl_tensor x, double slope)
  *     {
@@ -13,9 +12,9 @@
  *         kl_composite_end(1, &y);
  *         return y;
  *     } */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_EXTEND_H
 #define KILN_EXTEND_H
+#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,7 +48,7 @@ KL_API kl_tensor kl_poison(void);
  *     kl_set_call_site(outer);
  *
  * NULL: no line is known.  The struct must be valid while it is set, its strings as long as the process: programs
- * keep them.  While a function of <kiln/train> or <kiln/formats> runs that was called with a line, it is that line. */
+ * keep them.  While a function of <kiln/train.h> or <kiln/onnx.h> runs that was called with a line, it is that line. */
 KL_API const kl_site *kl_set_call_site(const kl_site *site);
 
 /* ---- composites: functions made of other calls ---- */

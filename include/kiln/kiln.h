@@ -31,8 +31,13 @@
  * Each function marked KL_API_AT has a variant with a call site, kl_NAME_at, whose first parameter is a const kl_site *
  * (may be NULL).  Under GCC and Clang it is also a macro that passes the caller's file and line to that variant; define
  * KL_NO_CALL_SITES before including to have plain functions only.  A plain call has the thread's call site: the line of
- * the call that runs around it, inside of the functions of <kiln/train> and <kiln/formats>, or what kl_set_call_site
- * (extend.h) has set; else none. */
+ * the call that runs around it, inside of the functions of <kiln/train.h> and <kiln/onnx.h>, or what kl_set_call_site
+ * (extend.h) has set; else none.
+ *
+ * This header includes those of compiling and running graphs.  By who wants them are included <kiln/train.h>
+ * (parameters, modules, optimizers, data, files), <kiln/onnx.h> (models),
+ * <kiln/formats/dlpack.h>, <kiln/dispatch.h> and <kiln/compat.h> (own kernels, layers above ops), <kiln/extend.h> (code
+ * on top of Kiln) and <kiln/plugin.h> (own devices). */
 #ifndef KILN_KILN_H
 #define KILN_KILN_H
 #include <kiln/types.h>
@@ -322,36 +327,16 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/ops/recurrent.h>
 #include <kiln/ops/attention.h>
 #include <kiln/ops/symbol.h>
+#include <kiln/ops/collective.h>
 #include <kiln/device.h>
 #include <kiln/autodiff.h>
-#include <kiln/collective.h>
 #include <kiln/control.h>
 #include <kiln/custom.h>
-#include <kiln/train/data.h>
-#include <kiln/dispatch.h>
 #include <kiln/transform.h>
 #include <kiln/storage.h>
-#include <kiln/layers/complex.h>
-#include <kiln/layers/quantized.h>
-#include <kiln/layers/sparse.h>
-#include <kiln/layers/named.h>
-#include <kiln/layers/nested.h>
-#include <kiln/layers/blocked.h>
-#include <kiln/formats/file.h>
-#include <kiln/formats/snapshot.h>
-#include <kiln/formats/dlpack.h>
-#include <kiln/formats/model.h>
-#include <kiln/train/params.h>
-#include <kiln/train/modules.h>
-#include <kiln/train/optim.h>
-#include <kiln/train/train.h>
-#include <kiln/train/comm.h>
-#include <kiln/train/tokenizer.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>
-#include <kiln/benchmark.h>
-#include <kiln/profile.h>
+#include <kiln/measure.h>
 #include <kiln/embed.h>
-#include <kiln/extend.h>
 #include <kiln/call_sites.h> /* made from the prototypes marked KL_API_AT */
 #endif

@@ -13,8 +13,8 @@
  *     }
  *
  * What a function does, its shapes, dtypes and errors stand at its C namesake: kiln::conv at kl_conv (nn.h).
- * <kiln/ops.hpp>, included below, has those of ops.h and nn.h.  All else of the C interface is used with t.get()
- * and kiln::own:
+ * <kiln/ops/ops.hpp>, included below, has those of ops.h and nn.h; <kiln/train.hpp> has optimizers.  All else of the C
+ * interface is used with t.get() and kiln::own:
  *     kiln::tensor s = kiln::own(kl_sampled_matmul(a.get(), b.get(), pattern.get()));
  *
  * Ownership is that of C.  A kiln::tensor made outside of a trace is released when its last copy goes.  One made
@@ -330,42 +330,6 @@ inline std::vector<tensor> gradients(const tensor &loss, const std::vector<tenso
 }
 inline tensor detach(const tensor &a, call_site at = call_site::here()) { return own(kl_detach_at(&at, a.get())); }
 
-class optimizer
-{ /* optim.h */
-  public:
-    static optimizer sgd(const std::vector<tensor> &param, kl_sgd_options o = {}, call_site at = call_site::here())
-    {
-        return optimizer(kl_sgd_at(&at, static_cast<int>(param.size()), ids(param).data(), &o), param);
-    }
-    static optimizer adam(const std::vector<tensor> &param, kl_adam_options o = {},
-                          call_site at = call_site::here())
-    {
-        return optimizer(kl_adam_at(&at, static_cast<int>(param.size()), ids(param).data(), &o), param);
-    }
-    void step(const tensor &loss, double learning_rate, call_site at = call_site::here())
-    {
-        detail::check(kl_optimizer_step_at(&at, p_.get(), loss.get(), learning_rate));
-    }
-    kl_optimizer *get() const { return p_.get(); }
-
-  private:
-    struct end {
-        void operator()(kl_optimizer *p) const { kl_optimizer_free(p); }
-    };
-    static std::vector<kl_tensor> ids(const std::vector<tensor> &param)
-    {
-        std::vector<kl_tensor> id;
-        for (const tensor &t : param) id.push_back(t.get());
-        return id;
-    }
-    optimizer(kl_optimizer *p, const std::vector<tensor> &param) : param_(param), p_(p)
-    {
-        if (!p) throw error(kl_last_error_code(), kl_last_error());
-    }
-    std::vector<tensor> param_; /* they outlive it */
-    std::unique_ptr<kl_optimizer, end> p_;
-};
-
 /* ---- operators: broadcast; a number is one of this run ---- */
 
 /* A tensor beside an operator, and the line of that. */
@@ -410,5 +374,5 @@ inline const tensor &operator/=(const operand &a, double b) { return a.assign(a 
 
 } // namespace kiln
 
-#include <kiln/ops.hpp>
+#include <kiln/ops/ops.hpp>
 #endif

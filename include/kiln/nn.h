@@ -4,8 +4,10 @@
  * Their tensors are floats unless stated otherwise, and their gradients are those of the ops.  Numbers marked "runtime
  * scalar" are arguments of the program: another value does not cause another compilation. eps, classes, axes and
  * windows are compiled in.  Errors beside HANDLE and MEMORY are named in brackets. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_NN_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_NN_H
 
 #ifdef __cplusplus
@@ -182,5 +184,6 @@ KL_API_AT kl_tensor kl_divergence(kl_tensor log_q, kl_tensor p);
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

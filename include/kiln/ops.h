@@ -5,8 +5,10 @@
  * at the right, and a length of 1 (or a missing axis) is repeated.  An axis may be negative, counted from the last.
  * Every op may fail with HANDLE (a bad operand) and MEMORY; other errors are named in brackets.  A runtime scalar is an
  * argument of the program: another value does not cause another compilation. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_OPS_H
 
 #ifdef __cplusplus
@@ -348,5 +350,6 @@ KL_API_AT kl_tensor kl_dot_general(kl_tensor a, kl_tensor b, int nbatch, const i
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

@@ -20,8 +20,10 @@
  *     kl_step_free(step);
  *
  * Any number of threads may run one step concurrently; runs that assign the same tensor are serialised. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_STEP_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_STEP_H
 
 #ifdef __cplusplus
@@ -62,5 +64,6 @@ KL_API void kl_step_free(kl_step *step);
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

@@ -4,8 +4,10 @@
  * and records ordinary ops, so its results are fused, differentiated and run on every device; code that uses tensors
  * need not know that a transform is active.  Transforms nest: autocast inside of vmap, vmap inside of vmap, both under
  * a profiler or tracer. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_TRANSFORM_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_TRANSFORM_H
 
 #ifdef __cplusplus
@@ -90,7 +92,7 @@ KL_API_AT kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite); /*
 /* ---- the profiler of calls (key Profiler) ---- */
 
 enum { KL_OP_RECORD_INPUTS = 4 };
-/* One call of an op, in call order.  The times of kernels are in the profile of kl_profile_begin (profile.h). */
+/* One call of an op, in call order.  The times of kernels are in the profile of kl_profile_begin (measure.h). */
 typedef struct kl_op_record {
     const char *op;                      /* the op's name; valid until the process ends */
     int64_t ns;                          /* time of the call on the host: dispatch, layers, recording */
@@ -133,5 +135,6 @@ KL_API void kl_tracer_free(kl_tracer *tr); /* NULL is fine */
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

@@ -162,7 +162,7 @@ enum { PANEL = 512 };
 #define FLUSH_AVX2(x) \
     _mm256_and_ps(x, _mm256_or_ps(_mm256_cmp_ps(_mm256_and_ps(x, exponent), _mm256_setzero_ps(), _CMP_NEQ_UQ), sign))
 
-/* As fma_flushed in ir/math/half.h, of 8 columns from j on while there are so many; the first column left. */
+/* As FMA_FLUSHED in ir/math/half.inc, of 8 columns from j on while there are so many; the first column left. */
 __attribute__((target("avx2,fma"))) static int64_t fma_flushed_avx2(float *c, float a, const float *b, int64_t n)
 {
     const __m256 exponent = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000)), sign = _mm256_set1_ps(-0.0f);

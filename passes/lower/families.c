@@ -36,7 +36,7 @@ static const char *const sched_pack_names[PACK_COUNT] = {
 #include "families.def"
 
 const struct sched_family sched_families[SCHED_COUNT] = {
-#define FAMILY(KIND, family, group, propose) \
+#define FAMILY(KIND, family, group, fits, legal, propose) \
     [SCHED_##KIND] = {#family, family##_fields, sizeof family##_fields / sizeof *family##_fields},
 #include "families.def"
 };
@@ -54,21 +54,27 @@ const struct sched_families lower_families = {sched_families, SCHED_COUNT};
 /* A family's functions, by pointers of one type each. */
 struct family_functions {
     enum group_kind group;
-    bool (*fits)(void *facts);
+    bool (*fits)(void *facts); /* NULL: always */
     bool (*choose)(void *facts, struct schedule *s);
-    bool (*legal)(const void *facts, const struct schedule *s);
+    bool (*legal)(const void *facts, const struct schedule *s); /* NULL: any record */
     void (*emit)(void *group, const struct schedule *s);
 };
-#define FAMILY(KIND, word, group, propose) \
-    static bool call_##word##_fits(void *f) { return word##_fits(f); } \
+#define FAMILY(KIND, word, group, fits, legal, propose) \
+    DECLARE_##fits(static bool call_##word##_fits(void *f) { return word##_fits(f); }) \
     static bool call_##word##_choose(void *f, struct schedule *s) { return word##_choose(f, s); } \
-    static bool call_##word##_legal(const void *f, const struct schedule *s) { return word##_legal(f, s); } \
+    DECLARE_##legal(static bool call_##word##_legal(const void *f, const struct schedule *s) \
+                    { return word##_legal(f, s); }) \
     static void call_##word##_emit(void *g, const struct schedule *s) { word##_emit(g, s); }
 #include "families.def"
 
 static const struct family_functions family_functions[SCHED_COUNT] = {
-#define FAMILY(KIND, word, group, propose) \
-    {GROUP_##group, call_##word##_fits, call_##word##_choose, call_##word##_legal, call_##word##_emit},
+#define POINTER_fits(f) f
+#define POINTER_legal(f) f
+#define POINTER_always(f) NULL
+#define POINTER_any(f) NULL
+#define FAMILY(KIND, word, group, fits, legal, propose) \
+    {GROUP_##group, POINTER_##fits(call_##word##_fits), call_##word##_choose, POINTER_##legal(call_##word##_legal), \
+     call_##word##_emit},
 #include "families.def"
 };
 
@@ -80,7 +86,7 @@ static const struct family_functions *family_find(const struct lowering *w, enum
     const struct schedule *want = w->chooser->want;
     for (unsigned i = SCHED_COUNT; i-- > 0;) {
         const struct family_functions *f = &family_functions[i];
-        if (f->group != kind || (want && want->kind != i) || !f->fits(facts))
+        if (f->group != kind || (want && want->kind != i) || (f->fits && !f->fits(facts)))
             continue;
         *s = want ? *want : (struct schedule){.kind = (uint16_t)i};
         *legal = f->choose(facts, s);
@@ -98,7 +104,7 @@ void select_family(struct lowering *w, enum group_kind kind, void *facts, void *
     const struct family_functions *f = family_find(w, kind, facts, &s, &legal);
     if (!f)
         reject_schedule(w, NULL, "the kernel's kind is not a choice");
-    legal = legal && f->legal(facts, &s) &&
+    legal = legal && (!f->legal || f->legal(facts, &s)) &&
             (!c->want || sched_in_range(&sched_families[s.kind], &s.record, &w->k->err));
     schedule_set(w->k, &s.record);
     if (!legal)

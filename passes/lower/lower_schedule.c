@@ -237,12 +237,6 @@ bool gpu_transpose_legal(const struct map_facts *f, const struct schedule *s)
                            (unsigned)GPU_TRANSPOSE_SIDE, (unsigned)GPU_TRANSPOSE_WIDE);
 }
 
-bool map_fits(struct map_facts *f)
-{
-    (void)f;
-    return true;
-}
-
 bool map_choose(struct map_facts *f, struct schedule *s)
 {
     const struct caps *caps = f->w->chooser->caps;
@@ -336,12 +330,6 @@ bool gpu_scatter_legal(const struct scatter_facts *f, const struct schedule *s)
     return f->count > GPU_SCATTER_FEW ? shared_phases_legal(f->w, SCATTER_BYTES, s) : thread_phases_legal(f->w, s);
 }
 
-bool scatter_fits(struct scatter_facts *f)
-{
-    (void)f;
-    return true;
-}
-
 bool scatter_choose(struct scatter_facts *f, struct schedule *s)
 {
     const struct chooser *c = f->w->chooser;
@@ -355,14 +343,6 @@ bool scatter_choose(struct scatter_facts *f, struct schedule *s)
         s->grain = lower_grain(f->outer * ((f->inner + width - 1) / width),
                                (f->len + f->count) * (f->inner < width ? f->inner : width));
     }
-    return true;
-}
-
-/* The table of fields says all. */
-bool scatter_legal(const struct scatter_facts *f, const struct schedule *s)
-{
-    (void)f;
-    (void)s;
     return true;
 }
 
@@ -382,12 +362,6 @@ bool gpu_scan_choose(struct scan_facts *f, struct schedule *s)
 bool gpu_scan_legal(const struct scan_facts *f, const struct schedule *s)
 {
     return f->inner == 1 ? shared_phases_legal(f->w, SCAN_BYTES, s) : thread_phases_legal(f->w, s);
-}
-
-bool cumulative_fits(struct scan_facts *f)
-{
-    (void)f;
-    return true;
 }
 
 bool cumulative_choose(struct scan_facts *f, struct schedule *s)
@@ -422,12 +396,6 @@ bool gpu_sort_legal(const struct sort_facts *f, const struct schedule *s)
     return shared_phases_legal(f->w, GPU_SORT_OWN * f->element, s);
 }
 
-bool sort_fits(struct sort_facts *f)
-{
-    (void)f;
-    return true;
-}
-
 bool sort_choose(struct sort_facts *f, struct schedule *s)
 {
     const struct chooser *c = f->w->chooser;
@@ -439,9 +407,3 @@ bool sort_choose(struct sort_facts *f, struct schedule *s)
     return true;
 }
 
-bool sort_legal(const struct sort_facts *f, const struct schedule *s)
-{
-    (void)f;
-    (void)s;
-    return true;
-}

@@ -157,10 +157,14 @@ struct attention_facts {
 #define FACTS_sort struct sort_facts
 #define FACTS_attention struct attention_facts
 #define GROUP(group, lower, condition) struct group;
-#define FAMILY(KIND, word, group, propose) \
-    bool word##_fits(FACTS_##group *f); \
+#define DECLARE_fits(...) __VA_ARGS__
+#define DECLARE_legal(...) __VA_ARGS__
+#define DECLARE_always(...)
+#define DECLARE_any(...)
+#define FAMILY(KIND, word, group, fits, legal, propose) \
+    DECLARE_##fits(bool word##_fits(FACTS_##group *f);) \
     bool word##_choose(FACTS_##group *f, struct schedule *s); \
-    bool word##_legal(const FACTS_##group *f, const struct schedule *s); \
+    DECLARE_##legal(bool word##_legal(const FACTS_##group *f, const struct schedule *s);) \
     void word##_emit(struct group *g, const struct schedule *s);
 #include "families.def"
 

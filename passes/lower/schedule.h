@@ -10,7 +10,7 @@
 #include "ir/loop/loop.h"
 
 enum sched_kind {
-#define FAMILY(KIND, word, group, propose) SCHED_##KIND,
+#define FAMILY(KIND, word, group, fits, legal, propose) SCHED_##KIND,
 #include "families.def"
     SCHED_COUNT };
 

@@ -30,7 +30,7 @@ static void propose_grains(struct proposals *p)
 }
 
 static void (*const propose_by_family[SCHED_COUNT])(struct proposals *p) = {
-#define FAMILY(KIND, word, group, propose) propose_##propose,
+#define FAMILY(KIND, word, group, fits, legal, propose) propose_##propose,
 #include "passes/lower/families.def"
 };
 

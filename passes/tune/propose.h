@@ -20,7 +20,7 @@ struct proposals {
  * when it is lowered.  Sizes of a task are proposed for all families, by candidates.c. */
 void propose_schedule(struct proposals *p, struct schedule s);
 
-#define FAMILY(KIND, word, group, propose) void propose_##propose(struct proposals *p);
+#define FAMILY(KIND, word, group, fits, legal, propose) void propose_##propose(struct proposals *p);
 #include "passes/lower/families.def"
 
 #endif

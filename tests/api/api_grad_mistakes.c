@@ -1,6 +1,7 @@
 /* Gradients that would be zeros in silence: errors where that is certain, one warning in the log where it may be
  * meant. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 
 static kl_device dev;
 static char logged[4096];

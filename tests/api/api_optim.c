@@ -1,5 +1,6 @@
 /* Optimizers against the same rules written in double, on every device; schedules that compile once; errors. */
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

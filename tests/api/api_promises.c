@@ -1,6 +1,7 @@
 /* What Kiln promises about compiling, values and memory, a test for each sentence and named after it.  (That a second
  * process compiles nothing is shown by disk.c, and demo.sh; what a step costs the host, by bench/overhead.c.) */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 #include <stdio.h>
 #include <time.h>
 

@@ -1,6 +1,7 @@
 /* Symbolic lengths: every value gives the bits of kl_input with that length; recorded and compiled once; gradients,
  * frozen steps, what composites make of lengths, and what does not fit. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 
 enum { MAX_COUNT = 40, IN = 12, HIDDEN = 20, CLASSES = 5 };
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <kiln/kiln.hpp>
+#include <kiln/train.hpp>
 #include <thread>
 
 static unsigned passed, failed;

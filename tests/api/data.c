@@ -1,6 +1,7 @@
 /* IDX files, good and bad: a bad one is always an error that names the file and the fault, and leaves nothing
  * behind. */
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

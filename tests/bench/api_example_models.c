@@ -3,6 +3,7 @@
  *
  *   api_example_models FOLDER     writes classify.onnx, faces.onnx, voice.onnx, bytes, picture and recording there */
 #include <kiln/kiln.h>
+#include <kiln/onnx.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* <kiln/formats/dlpack.h>: tensors given and taken without a copy, by structs as dlpack.h has them.
  * Arguments: a device, `cuda`; without one all devices of the host; and a library in place of CUDA's driver. */
 #include "tests/support/api_check.h"
+#include <kiln/formats/dlpack.h>
 
 /* Version 1.0 of dlpack.h. */
 typedef struct { int32_t device_type, device_id; } DLDevice;

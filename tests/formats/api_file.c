@@ -2,6 +2,7 @@
  * which are errors or are read, and never a crash (run by the sanitizers' suite, too).
  * Argument: a Python with numpy, safetensors and gguf; without one python3, and what it lacks is skipped. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

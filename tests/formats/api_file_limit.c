@@ -3,6 +3,7 @@
  * process lives, and the next call works. Nothing is left of SIGXFSZ: it is neither blocked nor pending. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>

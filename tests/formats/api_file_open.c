@@ -2,6 +2,8 @@
  * socket and a name that is not there at once, with a message that says which it is, and nothing is lost. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
+#include <kiln/train.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>

@@ -2,6 +2,7 @@
  * it would have been read as something else in silence, with a message that names the node and the cause. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -3,6 +3,7 @@
  * cannot be symbolic says why. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_symbols.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 enum { WORDS = 11, MAX_COUNT = 16, WIDTH = 8, HEADS = 2, MAX_BATCH = 4, PAIRS = 8 };

@@ -2,6 +2,8 @@
  *
  * Argument: a Python with onnx and onnxruntime; without one python3, and what it lacks is skipped. */
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
+#include <kiln/train.h>
 #include <unistd.h>
 
 static kl_device dev;

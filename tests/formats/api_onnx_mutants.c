@@ -7,6 +7,7 @@
  * changed, a part of their names. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

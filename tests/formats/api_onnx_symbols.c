@@ -6,6 +6,7 @@
  * Argument: a part of the names of the models that are run; without it, all. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <dirent.h>
 #include <unistd.h>
 

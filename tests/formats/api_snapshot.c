@@ -2,6 +2,7 @@
  * after its process was killed at any moment, 100 times; writes that end early leave the file as it was. */
 #include "tests/support/api_check.h"
 #include "tests/support/deadlines.h"
+#include <kiln/train.h>
 #include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,6 +1,7 @@
 /* <kiln/formats/snapshot.h>: loading a file assigns everything or nothing, wherever in it the fault is, and the file of
  * the step before is taken instead. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 #include <unistd.h>
 
 static kl_device dev;

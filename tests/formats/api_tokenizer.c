@@ -1,5 +1,6 @@
 /* Byte-pair tokenizers on vocabularies made here: words, merges against a plain loop, round trips, damaged files. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 #include <unistd.h>
 
 static char folder[64] = "/tmp/kiln-tokenizer-XXXXXX", vocab_path[100], merges_path[100], llmc_path[100];

@@ -7,6 +7,8 @@
 #include "onnx_widen.h"
 #include "tests/support/api_check.h"
 #include "tests/support/sanitize.h"
+#include <kiln/onnx.h>
+#include <kiln/train.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

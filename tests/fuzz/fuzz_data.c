@@ -5,6 +5,7 @@
 #include "frontend/cli/cli.h"
 #include <errno.h>
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* Files of tensors (<kiln/formats/file.h>) by libFuzzer: whatever the bytes, a file is opened or is an error, and what
  * an open one has can be read.  With FUZZ_READER=npy (npz, gguf, safetensors) only inputs of this format are run. */
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,6 +5,7 @@
  * lost either way, and the next model is not disturbed. */
 #define _GNU_SOURCE /* memfd_create */
 #include <kiln/kiln.h>
+#include <kiln/onnx.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

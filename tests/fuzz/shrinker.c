@@ -1,6 +1,6 @@
 /* The shrinker of random graphs, with checks that fail on purpose: it must reach the few nodes that matter. */
-#include "tests/support/random_make.h"
-#include "tests/support/random_shrink.h"
+#include "tests/support/random/random_make.h"
+#include "tests/support/random/random_shrink.h"
 #include <unistd.h>
 
 /* Is there a sum of something that an exp went into? */

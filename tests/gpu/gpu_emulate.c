@@ -9,7 +9,7 @@
 #include "codegen/gpu/source.h"
 #include "gpu_block.h"
 #include "gpu_kernels.h"
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 #include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* Kernels as graphs of all kinds make them for a GPU, each once. */
 #include "gpu_kernels.h"
 #include "codegen/gpu/source.h"
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 #include <dirent.h>
 
 static bool grow_index(struct kernel_set *s)

@@ -3,7 +3,7 @@
  *
  *   gpu_lanes [DEVICE]   (default vulkan) */
 #include "tests/support/harness.h"
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 #include "runtime/device/driver.h"
 
 enum { BLOCKS = 3, MAX_LANES = 64, RESULTS = FOLD_COUNT + 2 * MAX_LANES };

@@ -14,7 +14,7 @@
 #include "runtime/device/driver.h"
 #include "runtime/measure/measure.h"
 #include "runtime/profile/profile.h"
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 #include <glob.h>
 
 enum { ULPS = 16, GRAPH_ULPS = 4096, A_GRAPH = 8 };

@@ -3,6 +3,7 @@
  * ones, of what overflows, and of every half. */
 #define KILN_PORTABLE
 #include "tests/support/harness.h"
+#include "ir/math/half.inc"
 #include "codegen/c/prelude.h"
 
 static unsigned wrong; /* values so far; the first few are printed */

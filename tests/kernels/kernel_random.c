@@ -1,7 +1,7 @@
 /* Random kernels, interpreted and compiled: loops, carries, ifs, lanes, tiles, all primitives, every kind of address.
  * Argument: how many (default 150).  Each is named by its seed. */
 #include "kernel_test.h"
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 
 static void test_one(const struct targets *t, uint64_t seed)
 {

@@ -2,6 +2,7 @@
  * values that grow, with numbers that have to be known while recording, and with many rounds as one scan. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 static kl_device dev;

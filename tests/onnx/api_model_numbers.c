@@ -3,6 +3,7 @@
  * that differ between nodes, rounds and calls, and outputs that are constants. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 enum { DOUBLE = 11, UINT64 = 13, UINT8 = 2, MAX_COUNT = 4 };

@@ -4,6 +4,7 @@
  *
  * The pairs of operator and dtype that need a cast are those of ONNX 1.15's type constraints at opset 18. */
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 static kl_device dev;

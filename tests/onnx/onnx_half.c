@@ -3,6 +3,7 @@
  * large that their squares are no f16. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 enum { FLOAT16 = 10, BFLOAT16 = 16, UINT8 = 2, INT8 = 3, OPERANDS = 9, RESULTS = 3, MAX_COUNT = 1 << 9 };
@@ -15,12 +16,13 @@ static const struct half_case cases[] = {
 
 /* Operators without arithmetic on floats: they move, compare or count elements, or take none. */
 static const char without[] =
-    " And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike CenterCropPad Compress "
-    "Concat ConcatFromSequence Constant ConstantOfShape ConvInteger DepthToSpace Equal Expand EyeLike Flatten Gather "
-    "GatherElements GatherND Greater GreaterOrEqual Hardmax Identity If IsInf IsNaN Less LessOrEqual Loop "
-    "MatMulInteger MaxUnpool NonZero Not OneHot Optional OptionalGetElement OptionalHasElement Or Pad QLinearConv "
-    "Reshape ReverseSequence Scan Scatter SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert "
-    "SequenceLength SequenceMap Shape Size Slice SpaceToDepth Split SplitToSequence Squeeze Tile TopK Transpose Trilu "
+    " And ArgMax ArgMin BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike "
+    "CenterCropPad Compress Concat ConcatFromSequence Constant ConstantOfShape ConvInteger DepthToSpace "
+    "Equal Expand EyeLike Flatten Gather GatherElements GatherND Greater GreaterOrEqual Hardmax Identity If "
+    "IsInf IsNaN Less LessOrEqual Loop MatMulInteger MaxUnpool NonZero Not OneHot Optional "
+    "OptionalGetElement OptionalHasElement Or Pad QLinearConv Reshape ReverseSequence Scan Scatter "
+    "SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap "
+    "Shape Size Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile TopK Transpose Trilu "
     "Unique Unsqueeze Upsample Where Xor "
     /* of f32 and f64 only, or made in f64 and cast */
     "Adagrad Adam BlackmanWindow DynamicQuantizeLinear Gradient HammingWindow HannWindow MelWeightMatrix Momentum "

@@ -8,7 +8,7 @@
  * and the interpreter must give what it gives without the list, bit for bit.  Graphs with symbols, some of them random
  * ones, do all this with symbols that get their values at the end, and with some that have them from the start, for
  * pass bind to put in anywhere. */
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 #include <dirent.h>
 
 enum { MAX_LIST = 12, RANDOM_LISTS = 12, MAX_DISTINCT = 64 };

@@ -1,7 +1,7 @@
 /* Kernels without a barrier between them: where the plan drops one and where it must not, by counting; random graphs
  * with all of their kernels shared out among threads give the bits that they give with every barrier, and the checker,
  * which has its own way to see what iterations touch, agrees with every one that is dropped. */
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 
 static struct rng rng = {77};
 static uint32_t same_part_elides;

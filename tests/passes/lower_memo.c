@@ -1,7 +1,7 @@
 /* Planning a program whose kernels were all lowered before lowers none again, and what is found is what lowering gives.
  *
  *   lower_memo [COUNT]   random graphs */
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 #include <pthread.h>
 #include <stdatomic.h>
 

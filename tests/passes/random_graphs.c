@@ -8,9 +8,9 @@
  * (tests/text).
  * SIGINT and SIGTERM end the run after the current batches. */
 #define _GNU_SOURCE
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 #include "tests/support/deadlines.h"
-#include "tests/support/random_shrink.h"
+#include "tests/support/random/random_shrink.h"
 #include <errno.h>
 #include <signal.h>
 #include <sys/mman.h>

@@ -5,8 +5,8 @@
  * The graphs of tests/text that are not of errors, and COUNT random ones; each kernel by its own schedule and by
  * VARIANTS others, through the loop IR's interpreter, for a processor and a GPU; one case in COMPILE is compiled, too,
  * 0: none.  KERNEL_CASES_PRINT in the environment: prints kernels that fail, too. */
-#include "tests/support/kernel_cases.h"
-#include "tests/support/random_make.h"
+#include "tests/support/cases/kernel_cases.h"
+#include "tests/support/random/random_make.h"
 #include <dirent.h>
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
  *
  *   schedule_records [FOLDER [COUNT]]   graphs in text form, tests/text by default; random graphs */
 #include "codegen/gpu/source.h"
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 #include <dirent.h>
 #include <stdlib.h>
 

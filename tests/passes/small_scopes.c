@@ -8,8 +8,8 @@
  * ":NUMBER", as a failure prints it, that graph alone, with the data and schedules that it has in a run of this SEED.
  * VARIANTS: schedules of a kernel beside its own.  COMPILE: one case in so many is compiled, too; 0: none.
  * KERNEL_CASES_PRINT in the environment: prints kernels that fail, too. */
-#include "tests/support/kernel_cases.h"
-#include "tests/support/scope_graphs.h"
+#include "tests/support/cases/kernel_cases.h"
+#include "tests/support/cases/scope_graphs.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>

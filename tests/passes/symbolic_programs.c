@@ -5,7 +5,7 @@
  *
  * The graphs are those of tests/text/agree_symbolic_*.kir, which have to have one program for all values, and random
  * ones: it says how many of these have one, and why others have not.  Run from the root of the tree. */
-#include "tests/support/random_make.h"
+#include "tests/support/random/random_make.h"
 #include <glob.h>
 
 enum { VALUES = 5, FILE_VALUES = 40, PLANS = 8, REASONS = 64, MAX_ELEMENTS = 1 << 27 };

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
 #include "tests/support/deadlines.h"
+#include <kiln/train.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>

@@ -2,6 +2,7 @@
 #ifndef API_SEEDS_H
 #define API_SEEDS_H
 #include "tests/support/api_check.h"
+#include <kiln/dispatch.h>
 #include <pthread.h>
 #include <time.h>
 

@@ -1,6 +1,7 @@
 /* Rows B of the dispatch system: the eleven keys, on the library's own ops and on others; and kernels of users'
  * programs. Arguments: ids of rows; none: all. */
 #include "api_seeds.h"
+#include <kiln/compat.h>
 
 static void b1(void)
 {

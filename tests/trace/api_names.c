@@ -1,5 +1,6 @@
 /* Names in messages: of tensors whose shapes or dtypes do not fit, and of scopes. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 #include <unistd.h>
 
 static kl_device dev;

@@ -1,5 +1,6 @@
 /* Frozen steps: they do what the recorded trace does, with the inputs and numbers given; errors; threads. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 #include <pthread.h>
 
 enum { N = 6, M = 4 };

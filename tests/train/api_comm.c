@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
 #include "tests/train/comm_jobs.h"
+#include <kiln/train.h>
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,6 +1,7 @@
 /* Optimizers, clipping, accumulation, averages and quantized tensors of f16 and bf16: computed in f32 and rounded
  * once, also under autocast. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 
 enum { N = 24, STEPS = 12 };
 

@@ -1,5 +1,6 @@
 /* Initial values: ranges and moments against the formulas, orthogonality, the same bits on every device, errors. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 
 enum { ROWS = 100, COLUMNS = 300, COUNT = ROWS * COLUMNS };
 

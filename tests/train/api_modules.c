@@ -1,6 +1,7 @@
 /* Modules against the same formulas in double or with other ops, their gradients against finite differences, caches
  * against whole sequences, fused against unfused bits. */
 #include "tests/support/api_numbers.h"
+#include <kiln/train.h>
 
 static kl_params *tree(void) { return kl_params_new(dev, KL_F64, 5); }
 

@@ -1,6 +1,7 @@
 /* Optimizers beside Adam and SGD (tests/api/api_optim.c) against their formulas in double: states by name, factors of a
  * tree, frozen parameters and steps; clipping, accumulation, averages, learning rates. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 
 enum { ROWS = 2, COLUMNS = 3, N = ROWS * COLUMNS, STEPS = 12 };
 

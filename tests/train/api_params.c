@@ -1,5 +1,7 @@
 /* Trees of parameters: names, patterns, counts, options, ownership, errors. */
 #include "tests/support/api_check.h"
+#include <kiln/extend.h>
+#include <kiln/train.h>
 
 static kl_device dev;
 

@@ -1,7 +1,7 @@
 /* Nested tensors and kl_vmap over symbolic lengths: one program for all numbers of rows and all batches, with the bits
  * of fixed shapes, gradients included. */
 #include "tests/support/api_symbols.h"
-#include <kiln/train/modules.h>
+#include <kiln/train.h>
 
 enum { WIDTH = 6, HEADS = 2, MAX_ROWS = 40, COMPONENTS = 3, MAX_BATCH = 9, CLASSES = 5, ROUNDS = 8, MAX_OUT = 8 };
 

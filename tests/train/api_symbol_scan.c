@@ -1,7 +1,7 @@
 /* Control flow over symbolic batches and lengths: an LSTM, that of train/modules.h and one by hand, is one program for
  * any (batch, length) and gives the bits of kl_input with these shapes; so do loops, branches and custom ops. */
 #include "tests/support/api_symbols.h"
-#include <kiln/train/modules.h>
+#include <kiln/train.h>
 
 enum { IN = 6, WIDTH = 10, CLASSES = 4, MAX_BATCH = 9, MAX_LENGTH = 30, PAIRS = 12, PARTS = 6 };
 

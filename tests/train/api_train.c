@@ -1,5 +1,7 @@
 /* Metrics against loops in C, progress as text, and the training loop. */
 #include "tests/support/api_check.h"
+#include <kiln/extend.h>
+#include <kiln/train.h>
 #include <unistd.h>
 
 static kl_device dev;

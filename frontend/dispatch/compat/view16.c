@@ -1,5 +1,6 @@
 /* The 16-bit view of key sets, with eleven keys and five user keys, and its priority order. */
 #include "frontend/dispatch/dispatch.h"
+#include <kiln/compat.h>
 
 static const uint8_t key_of_16[16] = {
     [KL_KEY16_Cpu] = KL_KEY_CPU, [KL_KEY16_Cuda] = KL_KEY_CUDA, [KL_KEY16_Meta] = KL_KEY_Meta,

@@ -324,6 +324,15 @@ static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p,
     return NULL;
 }
 
+/* Most operators do not change from one opset to the next: a model of a newer one is read as of the last known. */
+static void warn_of_opset(const struct loader *l, int64_t version)
+{
+    char text[500];
+    snprintf(text, sizeof text, "%.300s is of ONNX opset %lld; its operators are taken as those of %d, the last that "
+             "is known", l->path, (long long)version, ONNX_LAST_OPSET);
+    kl_log_write(KL_LOG_WARN, text);
+}
+
 /* Reads the opsets of the domains; false: reported. */
 static bool load_opsets(struct loader *l, Onnx__OperatorSetIdProto **v, size_t n, int *opset, int *training)
 {
@@ -332,10 +341,11 @@ static bool load_opsets(struct loader *l, Onnx__OperatorSetIdProto **v, size_t n
         const char *domain = text_or_none(v[i]->domain);
         int64_t version = v[i]->version;
         if (!*domain || !strcmp(domain, "ai.onnx")) {
-            if (version < ONNX_FIRST_OPSET || version > ONNX_LAST_OPSET)
-                return file_fails(l->why, KL_ERR_TYPE, "%.300s is of opset %lld; %d is the last that Kiln knows",
-                                   l->path, (long long)version, ONNX_LAST_OPSET);
-            *opset = (int)version;
+            if (version < ONNX_FIRST_OPSET)
+                return file_fails(l->why, KL_ERR_TYPE, "%.300s is of opset %lld", l->path, (long long)version);
+            if (version > ONNX_LAST_OPSET)
+                warn_of_opset(l, version);
+            *opset = version > ONNX_LAST_OPSET ? ONNX_LAST_OPSET : (int)version;
         } else if (!strcmp(domain, "ai.onnx.preview.training")) {
             *training = version == 1;
         }

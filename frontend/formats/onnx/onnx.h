@@ -9,6 +9,7 @@
 #define KILN_ONNX_H
 #include "frontend/formats/file_open.h"
 #include "onnx.pb-c.h"
+#include <kiln/onnx.h>
 #include <stdatomic.h>
 
 struct node;
@@ -19,7 +20,8 @@ struct run;
 enum onnx_element {
     ONNX_UNDEFINED = 0, ONNX_UINT8 = 2, ONNX_INT8 = 3, ONNX_UINT16 = 4, ONNX_INT16 = 5,
     ONNX_FLOAT8E4M3FN = 17, ONNX_FLOAT8E4M3FNUZ = 18,
-    ONNX_FLOAT8E5M2 = 19, ONNX_FLOAT8E5M2FNUZ = 20, ONNX_UINT4 = 21, ONNX_INT4 = 22
+    ONNX_FLOAT8E5M2 = 19, ONNX_FLOAT8E5M2FNUZ = 20, ONNX_UINT4 = 21, ONNX_INT4 = 22, ONNX_FLOAT4E2M1 = 23,
+    ONNX_FLOAT8E8M0 = 24, ONNX_UINT2 = 25, ONNX_INT2 = 26
 };
 struct array {
     kl_dtype dtype;
@@ -41,8 +43,10 @@ double array_float(const struct array *a, int64_t i);
 kl_dtype onnx_dtype(int32_t data_type);               /* KL_DTYPE_COUNT: Kiln has none like it */
 const char *onnx_dtype_name(int32_t data_type);
 static inline bool onnx_is_float(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d == KL_F32 || d == KL_F64; }
-/* Does Kiln hold such elements in a wider dtype?  8-bit floats are f16, 4-bit integers i8 and u8. */
+/* Does Kiln hold such elements in a wider dtype?  Floats of 4 and 8 bits are f16, powers of two (float8e8m0) f32,
+ * integers of 2 and 4 bits i8 and u8. */
 bool onnx_is_widened(int32_t data_type);
+int onnx_bits(int32_t data_type);                     /* of an element in a file; 0: as the dtype */
 /* The elements of a tensor in the file `path`; NULL: *why.  External data lies in its folder, and is mapped, not
  * copied, where it is aligned.  take: the message's own memory becomes the array's, so that there is one copy of it. */
 struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct file_error *why);
@@ -87,7 +91,7 @@ void attributes_free(struct attributes *a);
 
 /* ---- load.c: a model's graphs ---- */
 #define NO_PLACE UINT32_MAX
-enum { ONNX_FIRST_OPSET = 1, ONNX_LAST_OPSET = 22, ONNX_LAST_IR = 14, LISTED = 24, ONNX_NEVER_FOLDED = -1 };
+enum { ONNX_FIRST_OPSET = 1, ONNX_LAST_OPSET = 28, ONNX_LAST_IR = 14, LISTED = 24, ONNX_NEVER_FOLDED = -1 };
 typedef bool node_fn(struct node *n);
 struct onnx_op {
     const char *name;

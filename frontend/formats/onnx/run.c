@@ -646,7 +646,8 @@ static bool run_takes_symbols(const struct node *n)
         onnx_matmul, onnx_reduce, onnx_concat, onnx_flatten, onnx_gather, onnx_pad, onnx_reshape, onnx_shape,
         onnx_slice, onnx_squeeze, onnx_transpose, onnx_unsqueeze, onnx_expand, onnx_size, onnx_trilu, onnx_split,
         onnx_average_pool, onnx_max_pool, onnx_batch_norm,
-        onnx_conv, onnx_dropout, onnx_global_pool, onnx_layer_norm, onnx_rnn};
+        onnx_conv, onnx_dropout, onnx_global_pool, onnx_layer_norm, onnx_rnn,
+        onnx_attention, onnx_linear_attention, onnx_rms_norm, onnx_rotary_embedding, onnx_swish, onnx_tensor_scatter};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
         if (n->def->op->fn == fn[i])
             return true;
@@ -657,7 +658,7 @@ static bool run_takes_symbols(const struct node *n)
 static bool run_needs_operand(const struct node *n)
 {
     static node_fn *const fn[] = {onnx_constant, onnx_random, onnx_sequence_empty, onnx_sequence_construct,
-                                  onnx_optional, onnx_loop};
+                                  onnx_optional, onnx_optional_has, onnx_loop};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
         if (n->def->op->fn == fn[i])
             return false;

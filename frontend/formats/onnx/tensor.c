@@ -131,8 +131,9 @@ static const struct { const char *name; kl_dtype dtype; int bits; } element_type
     {"string", KL_DTYPE_COUNT, 0}, {"bool", KL_BOOL, 0}, {"float16", KL_F16, 0}, {"double", KL_F64, 0},
     {"uint32", KL_U32, 0}, {"uint64", KL_U64, 0}, {"complex64", KL_DTYPE_COUNT, 0}, {"complex128", KL_DTYPE_COUNT, 0},
     {"bfloat16", KL_BF16, 0}, {"float8e4m3fn", KL_F16, 8}, {"float8e4m3fnuz", KL_F16, 8}, {"float8e5m2", KL_F16, 8},
-    {"float8e5m2fnuz", KL_F16, 8}, {"uint4", KL_U8, 4}, {"int4", KL_I8, 4}, {"float4e2m1", KL_DTYPE_COUNT, 0},
-    {"float8e8m0", KL_DTYPE_COUNT, 0}, {"uint2", KL_DTYPE_COUNT, 0}, {"int2", KL_DTYPE_COUNT, 0},
+    {"float8e5m2fnuz", KL_F16, 8}, {"uint4", KL_U8, 4}, {"int4", KL_I8, 4}, {"float4e2m1", KL_F16, 4},
+    {"float8e8m0", KL_F32, 8}, {"uint2", KL_U8, 2}, {"int2", KL_I8, 2}, {"float6e2m3", KL_DTYPE_COUNT, 0},
+    {"float6e3m2", KL_DTYPE_COUNT, 0},
 };
 enum { ELEMENT_TYPES = sizeof element_types / sizeof *element_types };
 
@@ -143,6 +144,8 @@ kl_dtype onnx_dtype(int32_t t) { return is_element_type(t) ? element_types[t].dt
 const char *onnx_dtype_name(int32_t t) { return is_element_type(t) ? element_types[t].name : "an unknown type"; }
 
 bool onnx_is_widened(int32_t t) { return is_element_type(t) && element_types[t].bits != 0; }
+
+int onnx_bits(int32_t t) { return is_element_type(t) ? element_types[t].bits : 0; }
 
 /* ---- tensors in files ---- */
 
@@ -258,15 +261,20 @@ static bool read_external(struct array *a, const Onnx__TensorProto *t, const cha
     return ok;
 }
 
+/* Elements of fewer than 8 bits fill bytes from the lowest bits on. */
+static size_t packed_bytes(int64_t count, int bits)
+{
+    int each = 8 / bits;
+    return (size_t)(count / each + (count % each != 0));
+}
+
 /* Can the file hold so many elements?  This is checked before memory is allocated for them. */
 static bool is_there(const Onnx__TensorProto *t, int64_t count, const char *name, struct file_error *why)
 {
     size_t have = t->n_float_data + t->n_int32_data + t->n_int64_data + t->n_double_data + t->n_uint64_data;
     int bits = element_types[t->data_type].bits;
-    size_t bytes = bits == 4 ? ((size_t)count + 1) / 2 : (size_t)count * kl_dtype_size(onnx_dtype(t->data_type));
-    if (bits == 8)
-        bytes = (size_t)count;
-    size_t fields = bits == 4 ? bytes : (size_t)count; /* an int32 is a byte, with two 4-bit integers */
+    size_t bytes = bits ? packed_bytes(count, bits) : (size_t)count * kl_dtype_size(onnx_dtype(t->data_type));
+    size_t fields = bits ? bytes : (size_t)count; /* of packed elements an int32 is a byte */
     if (t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL) {
         if (count < INT64_C(1) << 40)
             return true;
@@ -319,12 +327,28 @@ static uint16_t float8_as_half(int32_t type, uint8_t code)
     return (uint16_t)(sign | (whole < 1 << 10 ? whole : (power + 25) << 10 | (whole & 0x3ff)));
 }
 
+/* Element i of a, from its code. */
+static void widen_element(struct array *a, int64_t i, int32_t type, uint8_t code)
+{
+    static const uint16_t e2m1[8] = {0, 0x3800, 0x3c00, 0x3e00, 0x4000, 0x4200, 0x4400, 0x4600}; /* 0, 0.5, .. 6 */
+    uint32_t power = code == 255 ? 0x7fc00000 : code ? (uint32_t)code << 23 : 0x00400000; /* 2^(code - 127); NaN */
+    int bits = element_types[type].bits;
+    if (type == ONNX_FLOAT8E8M0)
+        ((uint32_t *)a->data)[i] = power;
+    else if (type == ONNX_FLOAT4E2M1)
+        ((uint16_t *)a->data)[i] = (uint16_t)(e2m1[code & 7] | (code & 8) << 12);
+    else if (a->dtype == KL_F16)
+        ((uint16_t *)a->data)[i] = float8_as_half(type, code);
+    else /* i8: copies of the sign fill the upper bits */
+        ((uint8_t *)a->data)[i] = a->dtype == KL_I8 && code >> (bits - 1) ? (uint8_t)(code | 0xff << bits) : code;
+}
+
 /* Converts elements of fewer than 8 bits, or 8-bit floats, to the wider dtype of a. */
 static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char *path, struct file_error *why)
 {
     const char *name = t->name ? t->name : "";
     int bits = element_types[t->data_type].bits;
-    struct array *bytes = array_empty(KL_U8, 1, (int64_t[]){bits == 4 ? (a->count + 1) / 2 : a->count});
+    struct array *bytes = array_empty(KL_U8, 1, (int64_t[]){(int64_t)packed_bytes(a->count, bits)});
     bool external = t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
     bool ok = bytes != NULL;
     if (ok && external) {
@@ -339,15 +363,9 @@ static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char
         ok = false;
     if (!ok && !external)
         file_fails(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
-    for (int64_t i = 0; ok && i < a->count; i++) {
-        const uint8_t *p = bytes->data;
-        if (bits == 8) {
-            ((uint16_t *)a->data)[i] = float8_as_half(t->data_type, p[i]);
-            continue;
-        }
-        uint8_t low = p[i / 2] >> (i % 2 * 4) & 15;
-        ((uint8_t *)a->data)[i] = a->dtype == KL_I8 && low > 7 ? low | 0xf0 : low;
-    }
+    for (int64_t i = 0, each = 8 / bits; ok && i < a->count; i++)
+        widen_element(a, i, t->data_type,
+                      (uint8_t)(((const uint8_t *)bytes->data)[i / each] >> (i % each * bits) & ((1 << bits) - 1)));
     array_unref(bytes);
     return ok;
 }

@@ -7,9 +7,9 @@
  * Streams: a tensor that Kiln exports is computed, so its consumer can read it on any stream; the consumer calls the
  * deleter when it is done.  A tensor that Kiln imports must be complete, or be filled by work on kl_device_stream of
  * its device: pass that stream to the producer (`__dlpack__(stream=..)`). */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_DLPACK_H
 #define KILN_DLPACK_H
+#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,4 +36,5 @@ KL_API_AT kl_tensor kl_from_dlpack_unversioned(struct DLManagedTensor *tensor);
 #ifdef __cplusplus
 }
 #endif
+#include <kiln/call_sites/formats/dlpack.h> /* made from the prototypes marked KL_API_AT */
 #endif

@@ -1,4 +1,4 @@
-/* Tensors in files: NumPy's .npy and .npz, safetensors; GGUF, which is only read.  Included by <kiln/kiln.h>.
+/* Tensors in files: NumPy's .npy and .npz, safetensors; GGUF, which is only read.  Included by <kiln/train.h>.
  *
  *     kl_file *f = kl_file_open("model.safetensors");
  *     if (!f) { fprintf(stderr, "%s\n", kl_last_error()); return 1; }
@@ -13,9 +13,9 @@
  * modifies an existing one.  Errors in a file name the file, the byte and the field.
  *
  * One thread at a time uses an open file. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_FILE_H
 #define KILN_FILE_H
+#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -61,7 +61,7 @@ KL_API kl_status kl_file_get(const kl_file *file, uint32_t i, kl_file_entry *ent
 /* The number of a name; -1: there is none, which is no error. */
 KL_API int64_t kl_file_find(const kl_file *file, const char *name);
 
-/* A tensor of the file.  GGUF's Q8_0 and Q4_0 become quantized tensors of <kiln/layers/quantized.h> (KL_Q_I8, KL_Q_I4,
+/* A tensor of the file.  GGUF's Q8_0 and Q4_0 become quantized tensors of <kiln/storage.h> (KL_Q_I8, KL_Q_I4,
  * blocks of 32 along the last axis), whose dtype is f32.  [new handle; errors ARGUMENT: no such name; TYPE: its
  * elements are of a type that Kiln does not have; IO: damaged elements; DEVICE; MEMORY] */
 KL_API_AT kl_tensor kl_file_tensor(kl_file *file, kl_device device, const char *name);
@@ -111,4 +111,5 @@ KL_API_AT kl_status kl_file_write(const char *path, kl_file_format format, int64
 #ifdef __cplusplus
 }
 #endif
+#include <kiln/call_sites/formats/file.h> /* made from the prototypes marked KL_API_AT */
 #endif

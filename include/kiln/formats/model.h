@@ -1,4 +1,4 @@
-/* Models from files: ONNX.  Included by <kiln/kiln.h>.
+/* Models from files: ONNX.  Included by <kiln/onnx.h>.
  *
  *     kl_model *m = kl_model_open(dev, "mnist.onnx");
  *     if (!m) { fprintf(stderr, "%s\n", kl_last_error()); return 1; }
@@ -7,7 +7,7 @@
  *         kl_read(y, scores, sizeof scores);
  *
  * A call records the model's operators as Kiln's ops, in a trace or outside of one, and they are fused, differentiated
- * and run on every device like other ops.  Operators of opset 7 to 22 are supported (frontend/formats/onnx/ops.def in
+ * and run on every device like other ops.  Operators of opset 7 to 28 are supported (frontend/formats/onnx/ops.def in
  * Kiln's sources lists them).  A model with other operators is not loaded, and the error names all of them.
  *
  * Values that determine shapes (such as the operand `shape` of Reshape) must be known while a call records, and so
@@ -20,10 +20,9 @@
  * ones in each run, unless the slot "random_seed" gets another number.
  *
  * A model is used by one thread at a time. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_MODEL_H
 #define KILN_MODEL_H
-#include <kiln/control.h>
+#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -92,4 +91,5 @@ KL_API_AT kl_tensor kl_model_read_tensor(kl_device device, const char *path);
 #ifdef __cplusplus
 }
 #endif
+#include <kiln/call_sites/formats/model.h> /* made from the prototypes marked KL_API_AT */
 #endif

@@ -1,5 +1,5 @@
 /* Snapshots of training runs (checkpoint files): all that a run goes on from, in one safetensors file.  Included by
- * <kiln/kiln.h>.
+ * <kiln/train.h>.
  *
  *     kl_snapshot *c = kl_snapshot_new();
  *     kl_snapshot_params(c, params);
@@ -23,10 +23,8 @@
  * is killed, or the machine stops, each file is as it was or complete.
  *
  * One thread at a time uses a snapshot, outside of traces. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_SNAPSHOT_H
 #define KILN_SNAPSHOT_H
-
 #include <kiln/train/data.h>
 #include <kiln/train/optim.h>
 #include <kiln/train/params.h>
@@ -87,4 +85,5 @@ KL_API_AT kl_status kl_snapshot_load_last(kl_snapshot *snapshot, const char *fol
 #ifdef __cplusplus
 }
 #endif
+#include <kiln/call_sites/formats/snapshot.h> /* made from the prototypes marked KL_API_AT */
 #endif

@@ -1,7 +1,9 @@
 /* Attention with more than <kiln/nn.h> has: a float mask, a scale, grouped heads, a cache of keys and values.  Included
  * by <kiln/kiln.h>. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_ATTENTION_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_OPS_ATTENTION_H
 
 #ifdef __cplusplus
@@ -24,5 +26,6 @@ KL_API_AT kl_tensor kl_attention_with(kl_tensor q, kl_tensor k, kl_tensor v, con
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

@@ -1,7 +1,9 @@
 /* Classification losses with all their options, diagonals, indices of nonzero elements, distinct elements.  Included by
  * <kiln/kiln.h>. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_CLASSES_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_OPS_CLASSES_H
 
 #ifdef __cplusplus
@@ -49,5 +51,6 @@ KL_API_AT kl_tensor kl_unique(kl_tensor a, int64_t size, kl_tensor *count, kl_te
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

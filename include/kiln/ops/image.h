@@ -2,8 +2,10 @@
  *
  * Gradients flow to the tensors, and to positions and boxes where these are floats and the sampling is not "nearest".
  * Halfs are computed in f32 and rounded once. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_IMAGE_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_OPS_IMAGE_H
 
 #ifdef __cplusplus
@@ -86,5 +88,6 @@ KL_API_AT kl_tensor kl_max_unpool(kl_tensor a, kl_tensor indices, int n, const i
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

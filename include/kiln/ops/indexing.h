@@ -2,8 +2,10 @@
  *
  * The ops of <kiln/ops.h> select along one axis.  The functions below take a coordinate for each of several axes.
  * Indices are integers of any dtype.  Gradients flow to the tensor and to the update, none to an index. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_INDEXING_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_OPS_INDEXING_H
 
 #ifdef __cplusplus
@@ -61,5 +63,6 @@ KL_API_AT kl_tensor kl_pad_border(kl_tensor a, const int64_t *low, const int64_t
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

@@ -2,8 +2,10 @@
  *
  * Matrices are the last two axes, the axes before them a batch.  Floats; halfs are computed in f32 and rounded once.
  * Gradients are computed from the results, not by differentiating the loops that computed them. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_LINALG_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_OPS_LINALG_H
 
 #ifdef __cplusplus
@@ -45,5 +47,6 @@ KL_API_AT kl_tensor kl_irfft(kl_tensor a, int axis, int64_t n);
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

@@ -1,7 +1,9 @@
 /* Recurrent layers over a sequence as scans: simple ones, LSTM, GRU.  Included by <kiln/kiln.h>.  Modules with
  * parameters are in <kiln/train/modules.h>. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_RECURRENT_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_OPS_RECURRENT_H
 
 #ifdef __cplusplus
@@ -34,5 +36,6 @@ KL_API_AT kl_status kl_recurrent(kl_cell_kind kind, kl_tensor x, kl_tensor w, kl
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

@@ -2,8 +2,10 @@
  *
  * They are storage formats: a program decodes them, computes in another dtype and encodes the result.  Both directions
  * are elementwise, so they fuse with what surrounds them.  No gradient flows through codes. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_SMALL_TYPES_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_OPS_SMALL_TYPES_H
 
 #ifdef __cplusplus
@@ -39,5 +41,6 @@ KL_API_AT kl_tensor kl_int4_unpack(kl_tensor codes, kl_dtype dtype);
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

@@ -17,8 +17,10 @@
  * A length with a symbol is a negative number, which stands for a length wherever an op takes one (kl_reshape,
  * kl_expand, kl_iota, ..), and which kl_shape gives of a tensor with such a length.  It is no number to compute with:
  * an op refuses what arithmetic makes of it, and the kl_length_ functions below compute with it. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_SYMBOL_H
+#ifndef KILN_KILN_H
+#include <kiln/kiln.h> /* which includes this file */
+#else
 #define KILN_SYMBOL_H
 
 #ifdef __cplusplus
@@ -56,5 +58,6 @@ KL_API_AT kl_tensor kl_length_scalar(kl_device device, kl_dtype dtype, int64_t l
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif

@@ -1,7 +1,7 @@
-/* Readers of data sets, and loaders that make batches from them.  Included by <kiln/kiln.h>. */
+/* Readers of data sets, and loaders that make batches from them.  Included by <kiln/train.h>. */
 #ifndef KILN_DATA_H
 #define KILN_DATA_H
-#include <kiln/types.h>
+#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

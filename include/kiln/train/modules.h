@@ -1,5 +1,5 @@
 /* Modules: layers with parameters, as plain structs of handles.  Each has an init function, which makes its parameters
- * in a tree under a prefix, and a forward function, which records ordinary ops.  Included by <kiln/kiln.h>.
+ * in a tree under a prefix, and a forward function, which records ordinary ops.  Included by <kiln/train.h>.
  *
  *     kl_params *params = kl_params_new(dev, KL_F32, 42);
  *     kl_nn_linear fc1, fc2;
@@ -12,7 +12,6 @@
  * (<kiln/train/params.h>) sets other initial values than those stated here.  An init function fails with the errors of
  * kl_params_make, and ARGUMENT for an invalid number; the module must then not be used, and the parameters that it has
  * made stay in the tree.  A forward function fails with the errors of the ops, and returns poison. */
-#include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
 #ifndef KILN_MODULES_H
 #define KILN_MODULES_H
 #include <kiln/train/params.h>
@@ -184,4 +183,5 @@ KL_API_AT kl_tensor kl_nn_recurrent_forward(const kl_nn_recurrent *m, kl_tensor 
 #ifdef __cplusplus
 }
 #endif
+#include <kiln/call_sites/train/modules.h> /* made from the prototypes marked KL_API_AT */
 #endif

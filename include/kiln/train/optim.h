@@ -1,5 +1,5 @@
 /* Optimizers, gradient clipping and accumulation, averages of parameters, learning rates by step.  Included by
- * <kiln/kiln.h>.
+ * <kiln/train.h>.
  *
  *     kl_optimizer *opt = kl_adam(n, parameters, NULL);
  *     ... in each trace:  kl_optimizer_step(opt, loss, kl_rate_cosine(step, steps, 1e-3, 1e-5));
@@ -8,11 +8,9 @@
  * A step records the gradients of the loss and the assignments of new values to the parameters and to the optimizer's
  * own tensors, all in the open trace.  The learning rate and all other numbers are runtime scalars, so a schedule does
  * not cause another compilation. */
-#include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
 #ifndef KILN_OPTIM_H
 #define KILN_OPTIM_H
 #include <kiln/train/params.h>
-#include <kiln/step.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -194,4 +192,5 @@ KL_API double kl_rate_steps(int64_t step, int64_t every, double first, double fa
 #ifdef __cplusplus
 }
 #endif
+#include <kiln/call_sites/train/optim.h> /* made from the prototypes marked KL_API_AT */
 #endif

@@ -1,4 +1,4 @@
-/* Parameters by name, and their initial values.  Included by <kiln/kiln.h>.
+/* Parameters by name, and their initial values.  Included by <kiln/train.h>.
  *
  *     kl_params *params = kl_params_new(dev, KL_F32, 42);
  *     kl_init init = {.kind = KL_INIT_KAIMING_NORMAL, .gain = KL_GAIN_RELU, .fan_in = 784};
@@ -15,9 +15,9 @@
  * ("*.bias"); "" and "*" match everything.
  *
  * One thread at a time uses a tree. */
-#include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
 #ifndef KILN_PARAMS_H
 #define KILN_PARAMS_H
+#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -132,4 +132,5 @@ KL_API kl_status kl_params_set_decay(kl_params *params, const char *pattern, dou
 #ifdef __cplusplus
 }
 #endif
+#include <kiln/call_sites/train/params.h> /* made from the prototypes marked KL_API_AT */
 #endif

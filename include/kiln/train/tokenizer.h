@@ -1,4 +1,4 @@
-/* Byte-pair tokenizers: GPT-2's, from its own files.  Included by <kiln/kiln.h>.
+/* Byte-pair tokenizers: GPT-2's, from its own files.  Included by <kiln/train.h>.
  *
  *     kl_tokenizer *t = kl_tokenizer_open("vocab.json", "merges.txt");
  *     int32_t *ids = malloc(length * sizeof *ids);
@@ -8,9 +8,9 @@
  *
  * Text is any bytes, as a rule UTF-8; decoding what was encoded gives the same bytes.  An open tokenizer is immutable:
  * any number of threads may use it. */
-#include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
 #ifndef KILN_TOKENIZER_H
 #define KILN_TOKENIZER_H
+#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

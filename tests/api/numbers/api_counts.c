@@ -3,6 +3,9 @@
  * no function with such an argument is missing here. */
 #include "tests/support/api_check.h"
 #include <kiln/extend.h>
+#include <kiln/dispatch.h>
+#include <kiln/onnx.h>
+#include <kiln/train.h>
 
 static kl_device dev;
 static const int64_t wrong[] = {-1, INT64_MIN, (int64_t)INT32_MAX + 1, INT64_MAX};

@@ -2,6 +2,7 @@
  * an error with a reason or gives a tensor whose number of elements is right.  With -fsanitize=undefined no call may
  * overflow on the way. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 
 static kl_device dev;
 static kl_tensor a4, a2, v, idx; /* f32[1,2,4,4], f32[3,4], f32[6], i32[3] */

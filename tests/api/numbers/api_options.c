@@ -2,6 +2,7 @@
  * to be set, zeros are an ARGUMENT error that names a field.  tests/convention.sh checks that no function is missing
  * here; those of the optimizers are compared in api_optimizers. */
 #include "tests/support/api_check.h"
+#include <kiln/train.h>
 
 static kl_device dev;
 

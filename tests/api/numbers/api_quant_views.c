@@ -2,7 +2,7 @@
  * the floats that the tensor stands for, is still quantized, and passes the same gradient but for rounding. */
 #include "tests/support/api_check.h"
 #include "tests/support/sanitize.h"
-#include <kiln/layers/quantized.h>
+#include <kiln/storage.h>
 
 static kl_device dev;
 static uint32_t seed;

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "gpu_step_text.h"
 #include <kiln/kiln.h>
+#include <kiln/train.h>
 #include <sys/mman.h>
 
 enum { BATCH = GPT2_BATCH, TOKENS = GPT2_TOKENS, WORDS = GPT2_WORDS, WIDTH = 768, HEADS = 12, LAYERS = 12,

@@ -123,20 +123,40 @@ bool onnx_pow(struct node *n)
     return onnx_give_as(n, 0, r, x.dtype);
 }
 
+/* a - floor(a / b) b, as C's and Python's functions treat zeros and infinities: a zero has the sign of b, a finite a
+ * and an infinite b leave a or, where the signs differ, b. */
+static kl_tensor float_mod(struct node *n, kl_tensor a, kl_tensor b)
+{
+    kl_dtype d = kl_dtype_of(a);
+    kl_tensor zero = onnx_number(n, d, 0), r = kl_fmod(a, b);
+    r = kl_where(kl_lt(kl_mul(kl_sign(r), kl_sign(b)), zero), kl_add(r, b), r);
+    return kl_where(kl_eq(r, zero), kl_copysign(zero, b), r);
+}
+
 bool onnx_mod(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1);
     if (onnx_attr_int(n, "fmod", 0))
         return onnx_give(n, 0, kl_fmod(a, b));
-    if (is_float_type(kl_dtype_of(a)))
-        return onnx_fails(n, KL_ERR_TYPE, "floats need fmod=1");
-    return onnx_give(n, 0, kl_mod(a, b));
+    if (!is_float_type(kl_dtype_of(a)))
+        return onnx_give(n, 0, kl_mod(a, b));
+    if (n->def->opset < 28)
+        return onnx_fails(n, KL_ERR_TYPE, "floats need fmod=1 before opset 28");
+    return onnx_give(n, 0, float_mod(n, a, b));
 }
 
+/* A count below 0 or beyond the width leaves what extending the sign gives: 0, or -1 of a negative number. */
 bool onnx_bit_shift(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1);
-    return onnx_give(n, 0, onnx_attr_is(n, "direction", "LEFT", false) ? kl_shl(a, b) : kl_shr(a, b));
+    bool left = onnx_attr_is(n, "direction", "LEFT", false);
+    if (!left && !onnx_attr_is(n, "direction", "RIGHT", false))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "its direction is neither LEFT nor RIGHT");
+    kl_dtype d = kl_dtype_of(a);
+    kl_tensor zero = onnx_number(n, d, 0), last = onnx_number(n, d, (double)kl_dtype_size(d) * 8 - 1);
+    kl_tensor inside = kl_and(kl_ge(b, zero), kl_le(b, last));
+    kl_tensor beyond = left ? zero : kl_where(kl_lt(a, zero), kl_shr(a, last), zero);
+    return onnx_give(n, 0, kl_where(inside, left ? kl_shl(a, b) : kl_shr(a, b), beyond));
 }
 
 bool onnx_sign(struct node *n)
@@ -295,6 +315,19 @@ bool onnx_gelu(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
     return onnx_give(n, 0, onnx_attr_is(n, "approximate", "tanh", false) ? kl_gelu(a) : kl_gelu_erf(a));
+}
+
+/* a sigmoid(alpha a); arg 1, SwiGLU: times operand 1 */
+bool onnx_swish(struct node *n)
+{
+    struct type t, s;
+    if (!onnx_type(n, 0, &t) || (n->def->op->arg && !onnx_type(n, 1, &s)))
+        return false;
+    if (n->def->op->arg && (s.rank != t.rank || memcmp(s.dims, t.dims, (size_t)t.rank * sizeof *t.dims)))
+        return onnx_fails(n, KL_ERR_SHAPE, "the gate and the value differ in their shapes");
+    kl_tensor a = onnx_widened(n, 0);
+    kl_tensor r = kl_mul(a, kl_sigmoid(math_mul_scalar(n, a, onnx_attr_float(n, "alpha", 1))));
+    return onnx_give_as(n, 0, n->def->op->arg ? kl_mul(r, onnx_widened(n, 1)) : r, t.dtype);
 }
 
 bool onnx_clip(struct node *n)

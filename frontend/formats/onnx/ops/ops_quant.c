@@ -1,11 +1,12 @@
-/* Operators of numbers stored as small integers and 8-bit floats. */
+/* Operators of numbers stored as small integers and floats. */
 #include "frontend/formats/onnx/onnx.h"
+#include <math.h>
 
 /* ---- casts to element types that Kiln holds in wider dtypes ---- */
 
-static bool is_four_bits(int32_t element)
+static bool is_small_integer(int32_t element)
 {
-    return element == ONNX_INT4 || element == ONNX_UINT4;
+    return element == ONNX_INT4 || element == ONNX_UINT4 || element == ONNX_INT2 || element == ONNX_UINT2;
 }
 
 static kl_float8 float8_of(int32_t element)
@@ -15,25 +16,63 @@ static kl_float8 float8_of(int32_t element)
            : element == ONNX_FLOAT8E5M2 ? KL_FLOAT8_E5M2 : KL_FLOAT8_E5M2FNUZ;
 }
 
-/* a in -8..7 or 0..15: floats rounded to even and clipped, of integers the low 4 bits. */
-static kl_tensor as_four_bits(struct node *n, kl_tensor a, bool with_sign)
+/* The low bits of integers, or of floats rounded toward zero, as ONNX's own functions do; ONNX leaves the results of
+ * floats out of range open. */
+static kl_tensor as_small_integer(struct node *n, kl_tensor a, int32_t element)
 {
-    kl_dtype from = kl_dtype_of(a), to = with_sign ? KL_I8 : KL_U8;
-    if (onnx_is_float(from)) {
-        kl_tensor low = onnx_number(n, from, with_sign ? -8 : 0), high = onnx_number(n, from, with_sign ? 7 : 15);
-        return kl_cast(kl_round(kl_minimum(kl_maximum(a, low), high)), to);
-    }
-    kl_tensor four = onnx_number(n, to, 4);
-    return kl_shr(kl_shl(kl_cast(a, to), four), four); /* i8: copies the sign */
+    kl_dtype to = onnx_dtype(element);
+    if (onnx_is_float(kl_dtype_of(a)))
+        a = kl_cast(a, KL_I32);
+    kl_tensor upper = onnx_number(n, to, 8 - onnx_bits(element));
+    return kl_shr(kl_shl(kl_cast(a, to), upper), upper); /* i8: copies the sign */
+}
+
+/* The nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, of two the one with an even mantissa; what is beyond
+ * is 6, NaN 0.  Halves, ones and twos are the steps below 2, 4 and 8 (OCP Microscaling Formats, FP4). */
+static kl_tensor as_float4(struct node *n, kl_tensor a)
+{
+    a = kl_cast(a, KL_F32);
+    kl_tensor six = onnx_number(n, KL_F32, 6), size = kl_minimum(kl_abs(a), six), two = onnx_number(n, KL_F32, 2);
+    kl_tensor step = kl_where(kl_lt(size, onnx_number(n, KL_F32, 4)), onnx_number(n, KL_F32, 1), two);
+    step = kl_where(kl_lt(size, two), onnx_number(n, KL_F32, 0.5), step);
+    kl_tensor r = kl_copysign(kl_mul(kl_round(kl_div(size, step)), step), a);
+    return kl_cast(kl_where(kl_is_nan(a), onnx_number(n, KL_F32, 0), r), KL_F16);
+}
+
+/* Floats rounded to powers of two, 2^-127 to 2^127, as f32; the sign is dropped.  Attribute round_mode: up, down or
+ * nearest.  What is too large, or 0, is the largest, or smallest, or without `saturate` NaN. */
+static kl_tensor as_power(struct node *n, kl_tensor a, bool saturate)
+{
+    bool up = onnx_attr_is(n, "round_mode", "up", true), nearest = onnx_attr_is(n, "round_mode", "nearest", false);
+    if (!up && !nearest && !onnx_attr_is(n, "round_mode", "down", false))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "its round_mode is neither up, down nor nearest"), kl_none;
+    kl_tensor x = kl_abs(kl_cast(a, KL_F32)), u = kl_bitcast(x, KL_U32), zero = onnx_number(n, KL_U32, 0);
+    kl_tensor exponent = kl_shr(u, onnx_number(n, KL_U32, 23));
+    kl_tensor fraction = kl_and(u, onnx_number(n, KL_U32, 0x7fffff)), subnormal = kl_eq(exponent, zero);
+    /* the fraction from which on the next power is taken; of subnormals 2^-127 has the fraction 0x400000 */
+    kl_tensor limit = kl_where(subnormal, onnx_number(n, KL_U32, up ? 0x400001 : 0x600000),
+                               onnx_number(n, KL_U32, up ? 1 : 0x400000));
+    if (up || nearest)
+        exponent = kl_add(exponent, kl_cast(kl_ge(fraction, limit), KL_U32));
+    kl_tensor last = onnx_number(n, KL_U32, 254), code = kl_minimum(exponent, last);
+    kl_tensor bits = kl_where(kl_eq(code, zero), onnx_number(n, KL_U32, 0x400000),
+                              kl_shl(code, onnx_number(n, KL_U32, 23)));
+    kl_tensor r = kl_bitcast(bits, KL_F32), nan = onnx_number(n, KL_F32, NAN);
+    kl_tensor lost = saturate ? kl_is_nan(x) : kl_or(kl_gt(exponent, last), kl_eq(u, zero));
+    return kl_where(lost, nan, r);
 }
 
 /* Rounds a to the values of a widened element type, in the dtype that holds it. */
 static kl_tensor as_element(struct node *n, kl_tensor a, int32_t element, bool saturate)
 {
-    if (is_four_bits(element))
-        return as_four_bits(n, a, onnx_dtype(element) == KL_I8);
+    if (is_small_integer(element))
+        return as_small_integer(n, a, element);
     if (!onnx_is_float(kl_dtype_of(a)))
         a = kl_cast(a, KL_F32);
+    if (element == ONNX_FLOAT4E2M1)
+        return as_float4(n, a);
+    if (element == ONNX_FLOAT8E8M0)
+        return as_power(n, a, saturate);
     return kl_float8_decode(kl_float8_encode(a, float8_of(element), saturate), float8_of(element), KL_F16);
 }
 
@@ -59,6 +98,71 @@ bool onnx_cast_like(struct node *n)
         return false;
     kl_tensor a = onnx_in(n, 0);
     return onnx_give(n, 0, kl_dtype_of(a) == t.dtype ? a : kl_cast(a, t.dtype));
+}
+
+/* ---- BitCast ---- */
+
+/* The codes of a widened element type, u8. */
+static kl_tensor codes_of(struct node *n, kl_tensor a, int32_t element)
+{
+    if (is_small_integer(element))
+        return kl_and(kl_bitcast(a, KL_U8), onnx_number(n, KL_U8, (1 << onnx_bits(element)) - 1));
+    if (element == ONNX_FLOAT8E8M0) { /* the exponent; NaN's is 255, that of 2^-127 0 */
+        kl_tensor bits = kl_bitcast(kl_abs(a), KL_U32);
+        return kl_cast(kl_shr(bits, onnx_number(n, KL_U32, 23)), KL_U8);
+    }
+    if (element != ONNX_FLOAT4E2M1)
+        return kl_float8_encode(a, float8_of(element), false);
+    kl_tensor bits = kl_bitcast(a, KL_U16); /* of f16: 0.5 is 0x3800, with the code 1; 6 is 0x4600, with 7 */
+    kl_tensor size = kl_and(bits, onnx_number(n, KL_U16, 0x7fff)), zero = onnx_number(n, KL_U16, 0);
+    kl_tensor half = onnx_number(n, KL_U16, 0x3800);
+    kl_tensor code = kl_sub(kl_shr(size, onnx_number(n, KL_U16, 9)), onnx_number(n, KL_U16, 28));
+    code = kl_where(kl_eq(size, half), onnx_number(n, KL_U16, 1), code);
+    code = kl_where(kl_eq(size, zero), zero, code);
+    kl_tensor sign = kl_shl(kl_shr(bits, onnx_number(n, KL_U16, 15)), onnx_number(n, KL_U16, 3));
+    return kl_cast(kl_or(code, sign), KL_U8);
+}
+
+/* The values of codes u8, in the dtype that holds the element type. */
+static kl_tensor values_of_codes(struct node *n, kl_tensor codes, int32_t element)
+{
+    if (is_small_integer(element))
+        return as_small_integer(n, codes, element);
+    if (element == ONNX_FLOAT8E8M0) {
+        kl_tensor code = kl_cast(codes, KL_U32), bits = kl_shl(code, onnx_number(n, KL_U32, 23));
+        bits = kl_where(kl_eq(code, onnx_number(n, KL_U32, 0)), onnx_number(n, KL_U32, 0x400000), bits);
+        bits = kl_where(kl_eq(code, onnx_number(n, KL_U32, 255)), onnx_number(n, KL_U32, 0x7fc00000), bits);
+        return kl_bitcast(bits, KL_F32);
+    }
+    if (element != ONNX_FLOAT4E2M1)
+        return kl_float8_decode(codes, float8_of(element), KL_F16);
+    kl_tensor code = kl_cast(kl_and(codes, onnx_number(n, KL_U8, 7)), KL_U16), zero = onnx_number(n, KL_U16, 0);
+    kl_tensor bits = kl_shl(kl_add(code, onnx_number(n, KL_U16, 28)), onnx_number(n, KL_U16, 9));
+    bits = kl_where(kl_eq(code, onnx_number(n, KL_U16, 1)), onnx_number(n, KL_U16, 0x3800), bits);
+    bits = kl_where(kl_eq(code, zero), zero, bits);
+    kl_tensor sign = kl_shr(kl_and(codes, onnx_number(n, KL_U8, 8)), onnx_number(n, KL_U8, 3));
+    return kl_bitcast(kl_or(bits, kl_shl(kl_cast(sign, KL_U16), onnx_number(n, KL_U16, 15))), KL_F16);
+}
+
+bool onnx_bit_cast(struct node *n)
+{
+    int32_t from = onnx_element(n, 0), to = onnx_attr_int32(n, "to", 0);
+    kl_tensor a = onnx_in(n, 0);
+    kl_dtype held = kl_dtype_of(a), d = onnx_dtype(to);
+    if (d == KL_DTYPE_COUNT)
+        return onnx_fails(n, KL_ERR_TYPE, "there is no bitcast to %s", onnx_dtype_name(to));
+    int have = onnx_is_widened(from) ? onnx_bits(from) : (int)kl_dtype_size(held) * 8;
+    int want = onnx_is_widened(to) ? onnx_bits(to) : (int)kl_dtype_size(d) * 8;
+    if (have != want)
+        return onnx_fails(n, KL_ERR_TYPE, "elements of %d bits as %s, which has %d", have, onnx_dtype_name(to), want);
+    if (onnx_is_widened(from) && from != to)
+        a = codes_of(n, a, from);
+    if (!onnx_is_widened(to))
+        return onnx_give(n, 0, d == KL_BOOL ? kl_ne(kl_cast(a, KL_U8), onnx_number(n, KL_U8, 0))
+                               : kl_dtype_of(a) == KL_BOOL ? kl_cast(a, d) : kl_bitcast(a, d));
+    if (from != to)
+        a = values_of_codes(n, kl_dtype_of(a) == KL_U8 ? a : kl_bitcast(a, KL_U8), to);
+    return onnx_give_element(n, 0, a, to);
 }
 
 /* ---- quantization ---- */
@@ -142,6 +246,8 @@ bool onnx_quantize_linear(struct node *n)
     if (d == KL_F16)
         return onnx_give_element(n, 0, as_element(n, v, element, onnx_attr_int(n, "saturate", 1)), element);
     switch (element) {
+    case ONNX_INT2: v = rounded_to(n, v, zero, d, -2, 1); break;
+    case ONNX_UINT2: v = rounded_to(n, v, zero, d, 0, 3); break;
     case ONNX_INT4: v = rounded_to(n, v, zero, d, -8, 7); break;
     case ONNX_UINT4: v = rounded_to(n, v, zero, d, 0, 15); break;
     case ONNX_INT8: v = rounded_to(n, v, zero, d, -128, 127); break;
@@ -159,19 +265,20 @@ bool onnx_dequantize_linear(struct node *n)
     int64_t block = onnx_attr_int(n, "block_size", 0);
     if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &s))
         return false;
+    kl_dtype to = onnx_attr(n, "output_dtype") ? onnx_dtype(onnx_attr_int32(n, "output_dtype", 0)) : s.dtype;
+    if (!onnx_is_float(to))
+        return onnx_fails(n, KL_ERR_TYPE, "its output_dtype is not a float");
     kl_tensor q = onnx_in(n, 0);
-    if ((t.dtype == KL_U8 || t.dtype == KL_I8) && !block)
+    if ((t.dtype == KL_U8 || t.dtype == KL_I8) && !block && to == s.dtype)
         return onnx_give(n, 0, kl_dequantize(q, quant_operand(n, 1), quant_operand(n, 2),
                                              onnx_attr_int32(n, "axis", 1)));
     kl_tensor scale = quant_spread(n, 1, &t, block), zero = quant_spread(n, 2, &t, block);
     if (!scale.id || (onnx_has(n, 2) && !zero.id))
         return false;
-    if (onnx_is_float(t.dtype)) /* 8-bit floats, whose zero point is 0 */
-        return onnx_give(n, 0, kl_cast(kl_mul(kl_cast(q, KL_F32), kl_cast(scale, KL_F32)), s.dtype));
-    if (zero.id)
+    kl_dtype wide = onnx_compute_dtype(to == KL_F64 ? KL_F64 : s.dtype);
+    if (zero.id && !onnx_is_float(t.dtype)) /* the zero point of floats is 0 */
         q = kl_sub(kl_cast(q, KL_I32), kl_cast(zero, KL_I32));
-    kl_dtype wide = onnx_compute_dtype(s.dtype);
-    return onnx_give_as(n, 0, kl_mul(kl_cast(q, wide), kl_cast(scale, wide)), s.dtype);
+    return onnx_give_as(n, 0, kl_mul(kl_cast(q, wide), kl_cast(scale, wide)), to);
 }
 
 bool onnx_dynamic_quantize_linear(struct node *n)

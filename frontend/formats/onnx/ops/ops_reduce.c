@@ -95,6 +95,7 @@ bool onnx_arg(struct node *n)
     return onnx_give(n, 0, onnx_attr_int(n, "keepdims", 1) ? kl_reshape(at, t.rank, t.dims) : at);
 }
 
+/* arg 0 CumSum, 1 CumProd */
 bool onnx_cumsum(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
@@ -103,7 +104,9 @@ bool onnx_cumsum(struct node *n)
     int at;
     if (!onnx_type(n, 0, &t) || !onnx_known_int(n, 1, &axis) || !onnx_axis(n, axis, t.rank, &at))
         return false;
-    return onnx_give(n, 0, kl_cumsum(a, at, onnx_attr_int(n, "exclusive", 0), onnx_attr_int(n, "reverse", 0)));
+    bool exclusive = onnx_attr_int(n, "exclusive", 0), reverse = onnx_attr_int(n, "reverse", 0);
+    return onnx_give(n, 0, n->def->op->arg ? kl_cumprod(a, at, exclusive, reverse)
+                                           : kl_cumsum(a, at, exclusive, reverse));
 }
 
 bool onnx_topk(struct node *n)

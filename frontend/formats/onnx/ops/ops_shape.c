@@ -538,7 +538,8 @@ bool onnx_depth_space(struct node *n)
     int64_t N = t.dims[0], C = t.dims[1], H = t.dims[2], W = t.dims[3];
     if (n->def->op->arg) {
         a = kl_reshape(a, 6, (int64_t[]){N, C, H / b, b, W / b, b});
-        a = kl_permute(a, (int[]){0, 3, 5, 1, 2, 4});
+        bool crd = onnx_attr_is(n, "mode", "CRD", false); /* channels in front of the places in a block */
+        a = kl_permute(a, crd ? (int[]){0, 1, 3, 5, 2, 4} : (int[]){0, 3, 5, 1, 2, 4});
         return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, sat_mul(C, b * b), H / b, W / b}));
     }
     if (onnx_attr_is(n, "mode", "CRD", false)) {

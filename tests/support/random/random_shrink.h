@@ -1,7 +1,7 @@
 /* Making a failing graph small. */
 #ifndef RANDOM_SHRINK_H
 #define RANDOM_SHRINK_H
-#include "harness.h"
+#include "tests/support/harness.h"
 
 /* What became of a check that ran in a process of its own. */
 enum verdict { AGREES, DIFFERS, REFUSED, CRASHED, HANGS };

@@ -2,7 +2,7 @@
  * computed, whose values its results must be.  No machine code is made but for a share of the cases. */
 #ifndef KERNEL_CASES_H
 #define KERNEL_CASES_H
-#include "harness.h"
+#include "tests/support/harness.h"
 
 enum { MAX_CASE_TARGETS = 24 };
 

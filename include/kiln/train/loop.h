@@ -1,10 +1,10 @@
 /* What a training program needs beside its steps: metrics, a progress display, and a training loop.  Included by
- * <kiln/kiln.h>.
+ * <kiln/train.h>.
  *
  * None of it is required: a program may have its own loop around kl_trace_begin and kl_trace_end. */
-#include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
-#ifndef KILN_TRAIN_H
-#define KILN_TRAIN_H
+#ifndef KILN_TRAIN_LOOP_H
+#define KILN_TRAIN_LOOP_H
+#include <kiln/kiln.h>
 #include <stdio.h>
 
 #ifdef __cplusplus
@@ -77,4 +77,5 @@ KL_API kl_status kl_train(const kl_train_loop *loop);
 #ifdef __cplusplus
 }
 #endif
+#include <kiln/call_sites/train/loop.h> /* made from the prototypes marked KL_API_AT */
 #endif

@@ -1,6 +1,7 @@
 /* Kernels by many schedules against the interpreter of graphs: see kernel_cases.h. */
 #define _GNU_SOURCE
 #include "kernel_cases.h"
+#include "schedule_vary.h"
 #include "codegen/codegen.h"
 #include "codegen/gpu/source.h"
 #include <unistd.h>
@@ -223,54 +224,6 @@ static bool run_kernel(struct kernel_cases *c, const struct lowered *l, const st
     return ok;
 }
 
-/* ---- schedules ---- */
-
-/* A number that the field may be given: near the limits, and near what it is. */
-static uint64_t field_value(struct kernel_cases *c, const struct sched_field *f, uint64_t now)
-{
-    if (f->form == FORM_FLAG)
-        return !now;
-    if (f->form == FORM_SET)
-        return now ^ UINT64_C(1) << rng_below(&c->r, 8);
-    if (f->form == FORM_WORD)
-        return (uint64_t)(f->min + rng_below(&c->r, f->max - f->min + 1));
-    if (f->power)
-        return UINT64_C(1) << rng_below(&c->r, f->max >= 64 && rng_below(&c->r, 2) ? 7 : 4);
-    switch (rng_below(&c->r, 9)) {
-    case 8: return (uint64_t)f->max;
-    case 0: return now + 1;
-    case 1: return now ? now - 1 : 1;
-    case 2: return 2 * now;
-    case 3: return now / 2;
-    case 4: return (uint64_t)f->min;
-    case 5: return UINT64_C(1) << rng_below(&c->r, 8);
-    default: return (uint64_t)(1 + rng_below(&c->r, 9));
-    }
-}
-
-/* Other values for one field, or for several; what is chosen may then be chosen anew. */
-static struct schedule vary(struct kernel_cases *c, const struct schedule *own)
-{
-    struct schedule s = *own;
-    const struct sched_family *family = &sched_families[s.kind];
-    uint64_t changed = 0;
-    unsigned n = rng_below(&c->r, 3) ? 1 : 2 + (unsigned)rng_below(&c->r, 3);
-    for (unsigned i = 0; i < n; i++) {
-        uint32_t number = (uint32_t)rng_below(&c->r, family->n);
-        const struct sched_field *f = &family->field[number];
-        changed |= UINT64_C(1) << number;
-        for (unsigned side = 0; side < (f->sides ? f->sides : 1u); side++)
-            if (side == 0 ? f->sides < 2 || rng_below(&c->r, 3) : rng_below(&c->r, 3))
-                sched_set(&s.record, f, side, field_value(c, f, sched_get(&s.record, f, side)));
-    }
-    if (rng_below(&c->r, 3))
-        for (uint32_t i = 0; i < family->n; i++)
-            for (unsigned side = 0; family->field[i].chosen && !(changed >> i & 1) &&
-                                    side < (family->field[i].sides ? family->field[i].sides : 1u); side++)
-                sched_set(&s.record, &family->field[i], side, 0);
-    return s;
-}
-
 /* ---- another kind of kernel ---- */
 
 static uint16_t power(struct kernel_cases *c, unsigned max) { return (uint16_t)(1u << rng_below(&c->r, max)); }
@@ -307,12 +260,9 @@ static void on_units(struct kernel_cases *c, const struct caps *t, struct schedu
     s->dot_matrix.split = rng_below(&c->r, 3) ? 0 : (uint32_t)s->dot_matrix.step * up_to(c, 3);
 }
 
-/* A record of a product by any kind of kernel. */
+/* The fields of a product, so that they often fit each other: of numbers by chance few tiles divide their blocks. */
 static void any_product(struct kernel_cases *c, const struct caps *t, struct schedule *s)
 {
-    s->kind = (uint16_t)(t->is_gpu ? (unsigned[]){SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX, SCHED_GPU_DOT_SKINNY,
-                                                  SCHED_DOT}[rng_below(&c->r, 4)]
-                                   : (unsigned[]){SCHED_DOT, SCHED_DOT_SKINNY, SCHED_DOT_BYTES}[rng_below(&c->r, 3)]);
     s->dot.mr = up_to(c, 8);
     s->dot.nr = s->width = power(c, 6);
     switch (s->kind) {
@@ -345,32 +295,11 @@ static void any_product(struct kernel_cases *c, const struct caps *t, struct sch
     }
 }
 
-static unsigned other_kind(struct kernel_cases *c, const struct caps *t, unsigned kind)
-{
-    switch (kind) {
-    case SCHED_MAP: return t->is_gpu ? SCHED_GPU_TRANSPOSE : SCHED_MAP;
-    case SCHED_GPU_TRANSPOSE: return SCHED_MAP;
-    case SCHED_ROW_REDUCE: return SCHED_COLUMN_REDUCE;
-    case SCHED_COLUMN_REDUCE: return SCHED_ROW_REDUCE;
-    case SCHED_SCATTER: return SCHED_GPU_SCATTER;
-    case SCHED_GPU_SCATTER: return SCHED_SCATTER;
-    case SCHED_CUMULATIVE: return SCHED_GPU_SCAN;
-    case SCHED_GPU_SCAN: return SCHED_CUMULATIVE;
-    case SCHED_SORT: return SCHED_GPU_SORT;
-    case SCHED_GPU_SORT: return SCHED_SORT;
-    case SCHED_ATTENTION: return rng_below(&c->r, 2) ? SCHED_ATTENTION_ONE : SCHED_ATTENTION_MATRIX;
-    case SCHED_ATTENTION_GRAD: return SCHED_ATTENTION_MATRIX;
-    case SCHED_ATTENTION_ONE:
-    case SCHED_ATTENTION_MATRIX: return SCHED_ATTENTION;
-    default: return kind;
-    }
-}
-
 /* A record of another kind of kernel for the same group, most fields of which are chosen. */
 static struct schedule another_kind(struct kernel_cases *c, const struct caps *t, const struct schedule *own)
 {
-    struct schedule s = {.kind = (uint16_t)other_kind(c, t, own->kind), .grain = own->grain};
-    if ((own->kind >= SCHED_DOT && own->kind <= SCHED_DOT_MATRIX) || own->kind == SCHED_GPU_DOT_SKINNY) {
+    struct schedule s = {.kind = (uint16_t)schedule_other_kind(&c->r, own->kind), .grain = own->grain};
+    if (schedule_group(s.kind) == GROUP_dot) {
         s.dot.kc = own->dot.kc;
         any_product(c, t, &s);
         return s;
@@ -514,7 +443,8 @@ static bool run_groups(const struct scope *s)
             continue;
         ok = run_case(s, l, group, NULL, &own) && refuse_out_of_range(s, l, group, &own);
         for (unsigned i = 0; ok && i < s->c->variants; i++) {
-            struct schedule other = rng_below(&s->c->r, 6) ? vary(s->c, &own) : another_kind(s->c, s->caps, &own);
+            struct schedule other = rng_below(&s->c->r, 6) ? schedule_vary(&s->c->r, &own)
+                                                           : another_kind(s->c, s->caps, &own);
             ok = run_case(s, l, group, &other, &own);
         }
     }

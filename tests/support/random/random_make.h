@@ -1,7 +1,7 @@
 /* Random graphs for the tests: every op, dtype and kind of view, sizes around the borders of kernels and orders. */
 #ifndef RANDOM_MAKE_H
 #define RANDOM_MAKE_H
-#include "harness.h"
+#include "tests/support/harness.h"
 
 /* The graph of this seed, always the same one: free it with graph_free.  A builder's refusal is in its err. */
 struct graph *random_graph(uint64_t seed);

@@ -2,7 +2,7 @@
  * times all views in front, dtypes and forms. */
 #ifndef SCOPE_GRAPHS_H
 #define SCOPE_GRAPHS_H
-#include "harness.h"
+#include "tests/support/harness.h"
 
 /* Choices are digits of the graph's number; each has as many values wherever it is made, so that the product of those
  * is the number of graphs. */
