@@ -94,7 +94,7 @@ void attributes_free(struct attributes *a);
 enum { ONNX_FIRST_OPSET = 1, ONNX_LAST_OPSET = 28, ONNX_LAST_IR = 14, LISTED = 24, ONNX_NEVER_FOLDED = -1 };
 typedef bool node_fn(struct node *n);
 struct onnx_op {
-    const char *name;
+    const char *domain, *name;        /* domain: "" for ONNX's own */
     int since, until;                 /* opsets */
     node_fn *fn;
     kl_tensor (*unary)(kl_tensor a); /* of onnx_unary and onnx_binary */
@@ -259,6 +259,12 @@ kl_tensor onnx_widened(struct node *n, uint32_t i);        /* operand i, of half
 /* Result i, cast to d where it has another dtype: the only rounding to half floats. */
 bool onnx_give_as(struct node *n, uint32_t i, kl_tensor t, kl_dtype d);
 
+/* ---- ops/ops_reduce.c, ops/ops_window.c: for fused operators; kl_none or poison: reported ---- */
+kl_tensor onnx_gemm_of(struct node *n, kl_dtype *dtype);   /* of operands 0 to 2; *dtype: of its result */
+kl_tensor onnx_conv_of(struct node *n);
+/* Operand 0 of average pooling as `a`, which may be wider. */
+kl_tensor onnx_average_pool_of(struct node *n, kl_tensor a);
+
 /* ---- ops/ops_random.c: seeds ---- */
 kl_tensor onnx_random_seed(struct node *n);          /* [] u64, another one for each node that runs; kl_none: failed */
 bool onnx_draws(const struct graph_def *g);          /* does a node of the graph, or one inside of it, draw numbers? */
@@ -316,7 +322,10 @@ bool onnx_axis(struct node *n, int64_t axis, int rank, int *at); /* false: repor
 #define OP(name, since, until, fn, arg) node_fn fn;
 #define UNARY(name, since, until, op)
 #define BINARY(name, since, until, op)
+#define CONTRIB(domain, name, fn, arg) node_fn fn;
+#include "contrib.def"
 #include "ops.def"
+#undef CONTRIB
 #undef OP
 #undef UNARY
 #undef BINARY

@@ -131,13 +131,14 @@ bool onnx_matmul(struct node *n)
 }
 
 /* Half floats are multiplied as by kl_linear, or in f32 where the product is scaled. */
-bool onnx_gemm(struct node *n)
+kl_tensor onnx_gemm_of(struct node *n, kl_dtype *dtype)
 {
     double alpha = onnx_attr_float(n, "alpha", 1), beta = onnx_attr_float(n, "beta", 1);
     bool scaled = alpha != 1 || (beta != 1 && onnx_has(n, 2));
     struct type t;
     if (!onnx_type(n, 0, &t))
-        return false;
+        return kl_none;
+    *dtype = t.dtype;
     kl_tensor a = scaled ? onnx_widened(n, 0) : onnx_in(n, 0), b = scaled ? onnx_widened(n, 1) : onnx_in(n, 1);
     if (onnx_attr_int(n, "transA", 0))
         a = kl_transpose(a, 0, 1);
@@ -150,7 +151,14 @@ bool onnx_gemm(struct node *n)
         kl_tensor c = scaled ? onnx_widened(n, 2) : onnx_in(n, 2);
         r = kl_add(r, beta == 1 ? c : kl_mul(c, onnx_number(n, kl_dtype_of(c), beta)));
     }
-    return onnx_give_as(n, 0, r, t.dtype);
+    return r;
+}
+
+bool onnx_gemm(struct node *n)
+{
+    kl_dtype d = KL_F32;
+    kl_tensor r = onnx_gemm_of(n, &d);
+    return r.id && onnx_give_as(n, 0, r, d);
 }
 
 bool onnx_einsum(struct node *n)

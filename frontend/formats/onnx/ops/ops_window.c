@@ -106,14 +106,20 @@ static kl_tensor onnx_convolve(struct node *n, kl_tensor x, kl_tensor w, kl_tens
     return kl_conv(x, w, b, s->stride, s->low, s->high, s->dilation, onnx_attr_int32(n, "group", 1));
 }
 
-bool onnx_conv(struct node *n)
+kl_tensor onnx_conv_of(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
     struct type t, f;
     struct onnx_windows s;
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s))
-        return false;
-    return onnx_give(n, 0, onnx_convolve(n, x, w, b, &s));
+        return kl_none;
+    return onnx_convolve(n, x, w, b, &s);
+}
+
+bool onnx_conv(struct node *n)
+{
+    kl_tensor y = onnx_conv_of(n);
+    return y.id && onnx_give(n, 0, y);
 }
 
 bool onnx_conv_transpose(struct node *n)
@@ -277,13 +283,12 @@ bool onnx_max_pool(struct node *n)
     return onnx_give(n, 0, a) && onnx_give(n, 1, onnx_places(n, indices, &t, &s));
 }
 
-bool onnx_average_pool(struct node *n)
+kl_tensor onnx_average_pool_of(struct node *n, kl_tensor a)
 {
-    kl_tensor a = onnx_in(n, 0);
     struct type t;
     struct onnx_windows s;
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
-        return false;
+        return kl_none;
     if (onnx_attr_int(n, "count_include_pad", 0)) {
         int64_t low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0};
         for (int i = 0; i < s.n; i++) {
@@ -294,7 +299,13 @@ bool onnx_average_pool(struct node *n)
         a = kl_pad(a, low, high, 0);
     }
     add_extra(&s); /* ceil_mode: what the last window reaches beyond the padded operand is not counted */
-    return onnx_give(n, 0, kl_avg_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation));
+    return kl_avg_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation);
+}
+
+bool onnx_average_pool(struct node *n)
+{
+    kl_tensor y = onnx_average_pool_of(n, onnx_in(n, 0));
+    return y.id && onnx_give(n, 0, y);
 }
 
 bool onnx_lp_pool(struct node *n)

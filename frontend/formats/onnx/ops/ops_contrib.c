@@ -1,0 +1,261 @@
+/* com.microsoft: activations, normalisation and products that onnxruntime's optimizer fuses. */
+#include "frontend/formats/onnx/onnx.h"
+#include <math.h>
+
+/* ---- activations ---- */
+
+/* gelu(x + bias): arg 0 by erf, 1 by tanh, where the bias may be left out. */
+bool onnx_bias_gelu(struct node *n)
+{
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    kl_tensor x = onnx_widened(n, 0);
+    if (onnx_has(n, 1))
+        x = kl_add(x, onnx_widened(n, 1));
+    return onnx_give_as(n, 0, n->def->op->arg ? kl_gelu(x) : kl_gelu_erf(x), t.dtype);
+}
+
+bool onnx_quick_gelu(struct node *n)
+{
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    kl_tensor x = onnx_widened(n, 0), alpha = onnx_number(n, kl_dtype_of(x), onnx_attr_float(n, "alpha", 1.702f));
+    return onnx_give_as(n, 0, kl_mul(x, kl_sigmoid(kl_mul(x, alpha))), t.dtype);
+}
+
+/* Number i of attribute `list`, or the attribute `name`: parameters of a fused activation. */
+static double activation_number(struct node *n, const char *list, size_t i, const char *name, double without)
+{
+    const Onnx__AttributeProto *a = onnx_attr(n, list);
+    return a && i < a->n_floats ? (double)a->floats[i] : onnx_attr_float(n, name, without);
+}
+
+/* The activation that attribute `activation` names, of x; kl_none: reported. */
+static kl_tensor fused_activation(struct node *n, kl_tensor x)
+{
+    kl_dtype d = kl_dtype_of(x);
+    kl_tensor zero = onnx_number(n, d, 0), one = onnx_number(n, d, 1);
+    if (!onnx_attr(n, "activation") || onnx_attr_is(n, "activation", "", false))
+        return x;
+    if (onnx_attr_is(n, "activation", "Relu", false))
+        return kl_maximum(x, zero);
+    if (onnx_attr_is(n, "activation", "Sigmoid", false))
+        return kl_sigmoid(x);
+    if (onnx_attr_is(n, "activation", "Tanh", false))
+        return kl_tanh(x);
+    if (onnx_attr_is(n, "activation", "LeakyRelu", false)) {
+        double alpha = activation_number(n, "activation_params", 0, "activation_alpha", 0.01f);
+        return kl_where(kl_lt(x, zero), kl_mul(x, onnx_number(n, d, alpha)), x);
+    }
+    if (onnx_attr_is(n, "activation", "HardSigmoid", false)) {
+        double alpha = activation_number(n, "activation_params", 0, "activation_alpha", 0.2f);
+        double beta = activation_number(n, "activation_params", 1, "activation_beta", 0.5f);
+        x = kl_add(kl_mul(x, onnx_number(n, d, alpha)), onnx_number(n, d, beta));
+        return kl_minimum(kl_maximum(x, zero), one);
+    }
+    if (onnx_attr_is(n, "activation", "Clip", false)) {
+        double low = activation_number(n, "activation_params", 0, "min", -INFINITY);
+        double high = activation_number(n, "activation_params", 1, "max", INFINITY);
+        return kl_minimum(kl_maximum(x, onnx_number(n, d, low)), onnx_number(n, d, high));
+    }
+    return onnx_fails(n, KL_ERR_TYPE, "a fused activation that is not known"), kl_none;
+}
+
+/* ---- products ---- */
+
+/* A convolution, plus operand 3 where it has that, and an activation. */
+bool onnx_fused_conv(struct node *n)
+{
+    struct type t;
+    kl_tensor y = onnx_conv_of(n);
+    if (!y.id || !onnx_type(n, 0, &t))
+        return false;
+    if (onnx_has(n, 3))
+        y = kl_add(y, onnx_in(n, 3));
+    y = fused_activation(n, y);
+    return y.id && onnx_give(n, 0, y);
+}
+
+bool onnx_fused_gemm(struct node *n)
+{
+    kl_dtype d = KL_F32;
+    kl_tensor y = onnx_gemm_of(n, &d);
+    return y.id && (y = fused_activation(n, y)).id && onnx_give_as(n, 0, y, d);
+}
+
+/* Operand i, transposed as attributes say: `batch` moves its first axis in front of the last one. */
+static kl_tensor matmul_operand(struct node *n, uint32_t i, const char *last, const char *batch)
+{
+    kl_tensor a = onnx_in(n, i);
+    struct type t = onnx_type_of(a);
+    int order[KL_MAX_RANK];
+    if (onnx_attr_int(n, batch, 0) && t.rank > 2) {
+        for (int k = 0; k < t.rank; k++)
+            order[k] = k == t.rank - 1 ? k : k == t.rank - 2 ? 0 : k + 1;
+        a = kl_permute(a, order);
+    }
+    return onnx_attr_int(n, last, 0) && t.rank > 1 ? kl_transpose(a, t.rank - 2, t.rank - 1) : a;
+}
+
+bool onnx_fused_matmul(struct node *n)
+{
+    double alpha = onnx_attr_float(n, "alpha", 1);
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    kl_tensor a = matmul_operand(n, 0, "transA", "transBatchA"), b = matmul_operand(n, 1, "transB", "transBatchB");
+    kl_dtype wide = alpha != 1 ? onnx_compute_dtype(t.dtype) : t.dtype;
+    kl_tensor y = kl_matmul(wide == t.dtype ? a : kl_cast(a, wide), wide == t.dtype ? b : kl_cast(b, wide));
+    return onnx_give_as(n, 0, alpha == 1 ? y : kl_mul(y, onnx_number(n, wide, alpha)), t.dtype);
+}
+
+/* ---- normalisation ---- */
+
+/* x normalised over its last axis, with operands `weight` and `bias`; *mean and *inverse: of each row. */
+static kl_tensor normalised(struct node *n, kl_tensor x, bool simplified, uint32_t weight, uint32_t bias,
+                            kl_tensor *mean, kl_tensor *inverse)
+{
+    kl_dtype d = kl_dtype_of(x);
+    kl_tensor eps = onnx_number(n, d, onnx_attr_float(n, "epsilon", 1e-12f));
+    int last = onnx_type_of(x).rank - 1;
+    *mean = simplified ? kl_none : kl_mean(x, 1, &last, true);
+    kl_tensor square = simplified ? kl_mean(kl_square(x), 1, &last, true) : kl_var(x, 1, &last, true, 0);
+    *inverse = kl_rsqrt(kl_add(square, eps));
+    kl_tensor y = kl_mul(simplified ? x : kl_sub(x, *mean), *inverse);
+    y = kl_mul(y, onnx_widened(n, weight));
+    return onnx_has(n, bias) ? kl_add(y, onnx_widened(n, bias)) : y;
+}
+
+/* Results: the norm of operand 0 + operand 1 + bias; its mean; 1 / deviation; the sum.  arg 1: by root mean square,
+ * without an operand beta. */
+bool onnx_skip_layer_norm(struct node *n)
+{
+    struct type t;
+    bool simplified = n->def->op->arg;
+    uint32_t none = UINT32_MAX, bias = simplified ? 3 : 4;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    if (t.rank < 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "an operand without axes");
+    kl_tensor x = kl_add(onnx_widened(n, 0), onnx_widened(n, 1)), mean, inverse;
+    if (onnx_has(n, bias))
+        x = kl_add(x, onnx_widened(n, bias));
+    kl_tensor y = normalised(n, x, simplified, 2, simplified ? none : 3, &mean, &inverse);
+    return onnx_give_as(n, 0, y, t.dtype) && (!onnx_wants(n, 1) || simplified || onnx_give(n, 1, mean)) &&
+           (!onnx_wants(n, 2) || onnx_give(n, 2, inverse)) && (!onnx_wants(n, 3) || onnx_give_as(n, 3, x, t.dtype));
+}
+
+/* Operands: ids and segments [B, S], tables of words, positions and segments, gamma, beta, mask [B, S], positions.
+ * Results: the norm of the sum of the three rows; the sum of each row of the mask; the sum. */
+bool onnx_embed_layer_norm(struct node *n)
+{
+    struct type t, ids;
+    if (!onnx_type(n, 2, &t) || !onnx_type(n, 0, &ids))
+        return false;
+    if (ids.rank != 2)
+        return onnx_fails(n, KL_ERR_SHAPE, "ids of %d axes", ids.rank);
+    kl_tensor mean, inverse, places = onnx_has(n, 8) ? onnx_in(n, 8) : kl_arange(onnx_device(n), KL_I64, ids.dims[1]);
+    kl_tensor x = kl_add(kl_take(onnx_widened(n, 2), 0, onnx_in(n, 0)), kl_take(onnx_widened(n, 3), 0, places));
+    if (onnx_has(n, 1) && onnx_has(n, 4))
+        x = kl_add(x, kl_take(onnx_widened(n, 4), 0, onnx_in(n, 1)));
+    kl_tensor y = normalised(n, x, false, 5, 6, &mean, &inverse);
+    int last = 1;
+    if (onnx_wants(n, 1)) {
+        kl_tensor count = onnx_has(n, 7) ? kl_sum(kl_cast(onnx_in(n, 7), KL_I32), 1, &last, false)
+                                         : kl_expand(onnx_number(n, KL_I32, 0), 1, ids.dims);
+        if (!onnx_give(n, 1, count))
+            return false;
+    }
+    return onnx_give_as(n, 0, y, t.dtype) && (!onnx_wants(n, 2) || onnx_give_as(n, 2, x, t.dtype));
+}
+
+/* ---- ai.onnx.ml ---- */
+
+/* The elements of the last axis at operand 1's indices; a vector is one row. */
+bool onnx_array_feature_extractor(struct node *n)
+{
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    if (t.rank < 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "an operand without axes");
+    kl_tensor x = onnx_in(n, 0), at = kl_reshape(onnx_in(n, 1), 1, (int64_t[]){kl_numel(onnx_in(n, 1))});
+    kl_tensor y = kl_take(x, t.rank - 1, at);
+    return onnx_give(n, 0, t.rank == 1 ? kl_unsqueeze(y, 0) : y);
+}
+
+bool onnx_binarizer(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0);
+    kl_dtype d = kl_dtype_of(x);
+    return onnx_give(n, 0, kl_cast(kl_gt(x, onnx_number(n, d, onnx_attr_float(n, "threshold", 0))), d));
+}
+
+/* The numbers of an attribute as f32 [rows, columns], columns 0: as many as there are; kl_none: reported. */
+static kl_tensor attribute_matrix(struct node *n, const char *name, int64_t rows, int64_t columns)
+{
+    const Onnx__AttributeProto *a = onnx_attr(n, name);
+    int64_t have = a ? (int64_t)a->n_floats : 0, dims[2] = {rows, columns ? columns : have / (rows ? rows : 1)};
+    if (!have || rows < 1 || sat_mul(dims[0], dims[1]) != have)
+        return onnx_fails(n, KL_ERR_SHAPE, "attribute %s has %lld numbers for %lld rows", name, (long long)have,
+                          (long long)rows), kl_none;
+    struct array *v = array_new(KL_F32, 2, dims);
+    for (int64_t i = 0; v && i < have; i++)
+        ((float *)v->data)[i] = a->floats[i];
+    return v ? onnx_tensor(n, v) : (onnx_fails(n, KL_ERR_MEMORY, "out of memory"), kl_none);
+}
+
+/* (x - offset) * scale, each one number or one for each column. */
+bool onnx_scaler(struct node *n)
+{
+    kl_tensor x = kl_cast(onnx_in(n, 0), KL_F32), offset, scale;
+    if (onnx_attr(n, "offset")) {
+        if (!(offset = attribute_matrix(n, "offset", 1, 0)).id)
+            return false;
+        x = kl_sub(x, offset);
+    }
+    if (onnx_attr(n, "scale")) {
+        if (!(scale = attribute_matrix(n, "scale", 1, 0)).id)
+            return false;
+        x = kl_mul(x, scale);
+    }
+    return onnx_give(n, 0, x);
+}
+
+/* Each row divided by its largest size, its sum of sizes, or its length; a row of zeros stays. */
+bool onnx_normalizer(struct node *n)
+{
+    kl_tensor x = kl_cast(onnx_in(n, 0), KL_F32), by;
+    int last = onnx_type_of(x).rank - 1;
+    if (last < 0)
+        return onnx_fails(n, KL_ERR_SHAPE, "an operand without axes");
+    if (onnx_attr_is(n, "norm", "MAX", true))
+        by = kl_max(kl_abs(x), 1, &last, true);
+    else if (onnx_attr_is(n, "norm", "L1", false))
+        by = kl_sum(kl_abs(x), 1, &last, true);
+    else if (onnx_attr_is(n, "norm", "L2", false))
+        by = kl_norm(x, 1, &last, true);
+    else
+        return onnx_fails(n, KL_ERR_ARGUMENT, "a norm that is neither MAX, L1 nor L2");
+    kl_tensor zero = onnx_number(n, KL_F32, 0);
+    return onnx_give(n, 0, kl_div(x, kl_where(kl_eq(by, zero), onnx_number(n, KL_F32, 1), by)));
+}
+
+bool onnx_linear_regressor(struct node *n)
+{
+    int64_t targets = onnx_attr_int(n, "targets", 1);
+    kl_tensor x = kl_cast(onnx_in(n, 0), KL_F32), w = attribute_matrix(n, "coefficients", targets, 0), b;
+    if (!w.id)
+        return false;
+    if (!onnx_attr_is(n, "post_transform", "NONE", true))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "its post_transform is not supported");
+    kl_tensor y = kl_matmul(x, kl_transpose(w, 0, 1));
+    if (onnx_attr(n, "intercepts")) {
+        if (!(b = attribute_matrix(n, "intercepts", 1, targets)).id)
+            return false;
+        y = kl_add(y, b);
+    }
+    return onnx_give(n, 0, y);
+}

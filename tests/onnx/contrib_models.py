@@ -1,0 +1,192 @@
+"""Writes models of one operator of com.microsoft or ai.onnx.ml each, with random inputs and what onnxruntime gives for
+them, into FOLDER/node, as api_onnx.c reads them.  Arguments: FOLDER SEED."""
+import os
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+rng = np.random.default_rng(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+f32 = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+u8 = lambda *shape: rng.integers(0, 256, shape).astype(np.uint8)
+i8 = lambda *shape: rng.integers(-128, 128, shape).astype(np.int8)
+step = lambda: np.array(rng.uniform(0.01, 0.05), np.float32)
+ints = lambda *v: np.array(v, np.int32)
+cases = []
+
+
+def case(op, inputs, outputs=1, domain="com.microsoft", name="", **attributes):
+    """inputs: arrays, None where one is left out; outputs: a count, or whether each of them is asked for."""
+    cases.append((op, inputs, [True] * outputs if isinstance(outputs, int) else outputs, domain, name, attributes))
+
+
+def activations():
+    x, bias = f32(3, 8), f32(8)
+    case("BiasGelu", [x, bias])
+    case("FastGelu", [x, bias])
+    case("FastGelu", [x], name="plain")
+    case("QuickGelu", [x], alpha=1.5)
+    case("Gelu", [x])
+
+
+def norms():
+    x, skip, g, b, bias = f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8), f32(8)
+    case("SkipLayerNormalization", [x, skip, g, b, bias], [True, False, False, True], epsilon=1e-5)
+    case("SkipLayerNormalization", [x, skip, g], name="plain")
+    case("SkipSimplifiedLayerNormalization", [x, skip, g, bias], [True, False, False, True], epsilon=1e-5)
+    case("SimplifiedLayerNormalization", [x, g], domain="", axis=-1, epsilon=1e-5)
+    ids = rng.integers(0, 10, (2, 5)).astype(np.int32)
+    segments = rng.integers(0, 2, (2, 5)).astype(np.int32)
+    mask = ints([1, 1, 1, 1, 0], [1, 1, 0, 0, 0])
+    case("EmbedLayerNormalization", [ids, segments, f32(10, 8), f32(6, 8), f32(2, 8), g, b, mask], 2, epsilon=1e-5)
+
+
+def products():
+    case("FusedMatMul", [f32(2, 4, 3), f32(2, 5, 4)], transA=1, transB=1, alpha=0.5)
+    case("FusedMatMul", [f32(3, 2, 4), f32(2, 4, 5)], name="batch", transBatchA=1)
+    case("FusedGemm", [f32(3, 4), f32(4, 5), f32(5)], activation="LeakyRelu", activation_alpha=0.2, alpha=0.5)
+    x, w, b, z = f32(1, 3, 6, 6), f32(4, 3, 3, 3), f32(4), f32(1, 4, 6, 6)
+    for activation, numbers in (("Relu", None), ("LeakyRelu", [0.3]), ("Clip", [-0.5, 0.75]),
+                                ("HardSigmoid", [0.3, 0.4]), ("Tanh", None), ("Sigmoid", None)):
+        attributes = {"activation_params": numbers} if numbers else {}
+        case("FusedConv", [x, w, b, z] if activation == "Relu" else [x, w, b], name=activation,
+             activation=activation, pads=[1, 1, 1, 1], kernel_shape=[3, 3], **attributes)
+    for bits in (4, 8):
+        for k, n, block in ((32, 5, 16), (40, 3, 32)):
+            blocks = -(-k // block)
+            zeros = u8(n * (-(-blocks * bits // 8)))
+            a, q, s = f32(2, 3, k), u8(n, blocks, block * bits // 8), np.abs(f32(n * blocks)) * 0.1
+            for name, more in (("", []), ("zero", [zeros])):
+                case("MatMulNBits", [a, q, s] + more, name="%d_%d_%s" % (bits, k, name), K=k, N=n, bits=bits,
+                     block_size=block)
+    case("GatherBlockQuantized", [u8(6, 16), ints([0, 5], [2, 2]), np.abs(f32(6, 2)) * 0.1], bits=4, block_size=16,
+         gather_axis=0, quantize_axis=1)
+
+
+def steps():
+    a, b = u8(2, 3, 4), u8(3, 4)
+    zero = lambda: np.array(rng.integers(100, 156), np.uint8)
+    for op in ("QLinearAdd", "QLinearMul"):
+        case(op, [a, step(), zero(), b, step(), zero(), np.array(step() * 4), zero()])
+    case("QLinearSigmoid", [a, step(), zero(), np.array(1 / 256, np.float32), np.array(0, np.uint8)])
+    case("QLinearLeakyRelu", [i8(2, 5), step(), np.array(3, np.int8), step(), np.array(-4, np.int8)], alpha=0.2)
+    case("QLinearSoftmax", [a, step(), zero(), np.array(1 / 256, np.float32), np.array(0, np.uint8)], axis=-1, opset=13)
+    case("QLinearConcat", [step(), zero(), a, step(), zero(), u8(2, 5, 4), step(), zero()], axis=1)
+    image = u8(1, 3, 6, 6)
+    case("QLinearAveragePool", [image, step(), zero(), step(), zero()], kernel_shape=[2, 2], strides=[2, 2])
+    case("QLinearGlobalAveragePool", [image, step(), zero(), step(), zero()], channels_last=0)
+    case("DynamicQuantizeMatMul", [f32(3, 8), u8(8, 5), step(), zero(), f32(5)])
+    case("MatMulIntegerToFloat", [u8(3, 8), u8(8, 5), step(), step(), zero(), zero(), f32(5)])
+    case("MatMulIntegerToFloat", [u8(3, 8), i8(8, 5), step(), np.abs(f32(5)) * 0.1, zero()], name="columns")
+
+
+def attention():
+    B, S, H, D = 2, 4, 3, 8
+    q, k, v, bias = f32(B, S, H * D), f32(B, 6, H * D), f32(B, 6, H * D), f32(3 * H * D)
+    case("MultiHeadAttention", [q, k, v], num_heads=H)
+    case("MultiHeadAttention", [q, k, v, bias, ints([1] * 6, [1] * 4 + [0] * 2)], name="mask", num_heads=H)
+    case("MultiHeadAttention", [q, k, v, None, None, f32(1, H, S, 6)], name="bias", num_heads=H, scale=0.3)
+    past = [f32(B, H, 5, D), f32(B, H, 5, D)]
+    case("MultiHeadAttention", [q, f32(B, S, H * D), f32(B, S, H * D), bias, None, None] + past, 3, name="past",
+         num_heads=H, unidirectional=1)
+    x, w = f32(B, S, 10), f32(10, 3 * H * D) * 0.3
+    case("Attention", [x, w, bias], num_heads=H)
+    case("Attention", [x, w, bias, ints(4, 2)], name="lengths", num_heads=H)
+    case("Attention", [x, w, bias, None, f32(2, B, H, 5, D)], 2, name="past", num_heads=H, unidirectional=1)
+    cosine, sine = np.cos(f32(16, D // 2)), np.sin(f32(16, D // 2))
+    for interleaved in (0, 1):
+        case("RotaryEmbedding", [q, np.array([[0, 1, 2, 3], [5, 6, 7, 8]], np.int64), cosine, sine],
+             name="rows%d" % interleaved, interleaved=interleaved)
+    case("RotaryEmbedding", [f32(B, H, S, D), np.array([3], np.int64), cosine, sine], name="from")
+    G, D = 1, 16
+    cosine, sine = np.cos(f32(16, D // 2)), np.sin(f32(16, D // 2))
+    q = f32(B, S, H * D)
+    for name, more in (("plain", {}), ("rotary", {"do_rotary": 1}), ("window", {"local_window_size": 2}),
+                       ("cap", {"softcap": 2.0}), ("pairs", {"do_rotary": 1, "rotary_interleaved": 1})):
+        angles = [cosine, sine] if "do_rotary" in more else []
+        heads = dict(num_heads=H, kv_num_heads=G, **more)
+        case("GroupQueryAttention", [q, f32(B, S, G * D), f32(B, S, G * D), None, None, ints(3, 3),
+                                     np.array(S, np.int32)] + angles, 3, name="prompt_" + name, **heads)
+        for batch, last, length, rows in ((B, [7, 7], 8, 1), (B, [7, 4], 8, 1), (1, [7], 12, 1), (1, [9], 8, 2),
+                                          (1, [6], 8, 3)):
+            total = max(last) + 1
+            past = [f32(batch, G, length, D), f32(batch, G, length, D)]
+            for cache in past:  # what is behind a row's keys is zeros in onnxruntime's result, and kept in Kiln's
+                for b in range(batch):
+                    cache[b, :, last[b] + 1 - rows:] = 0
+            case("GroupQueryAttention", [f32(batch, rows, H * D), f32(batch, rows, G * D), f32(batch, rows, G * D),
+                                         past[0], past[1], ints(*last), np.array(total, np.int32)] + angles, 3,
+                 name="%s_%d_%d_%d_%d" % (name, batch, last[-1], length, rows), **heads)
+    packed = f32(B, S, (H + 2 * G) * D)
+    case("GroupQueryAttention", [packed, None, None, None, None, ints(3, 3), np.array(S, np.int32)], 3, name="packed",
+         num_heads=H, kv_num_heads=G)
+
+
+def tables():
+    x = f32(3, 5)
+    case("ArrayFeatureExtractor", [x, np.array([[0, 3]], np.int64)], domain="ai.onnx.ml")
+    case("Binarizer", [x], domain="ai.onnx.ml", threshold=0.25)
+    case("Scaler", [x], domain="ai.onnx.ml", offset=list(f32(5)), scale=list(f32(5)))
+    for norm in ("MAX", "L1", "L2"):
+        case("Normalizer", [np.abs(x)], domain="ai.onnx.ml", name=norm, norm=norm)
+    case("LinearRegressor", [x], domain="ai.onnx.ml", targets=2, coefficients=list(f32(10)), intercepts=list(f32(2)))
+
+
+def write(path, message):
+    with open(path, "wb") as f:
+        f.write(message.SerializeToString())
+
+
+def model_of(op, inputs, outputs, domain, attributes, types):
+    names = ["i%d" % i if x is not None else "" for i, x in enumerate(inputs)]
+    results = ["o%d" % i if wanted else "" for i, wanted in enumerate(outputs)]
+    node = helper.make_node(op, names, results, domain=domain, **attributes)
+    info = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            for n, x in zip(names, inputs) if n]
+    result_info = [helper.make_tensor_value_info(n, t, None) for n, t in zip([r for r in results if r], types)]
+    graph = helper.make_graph([node], "g", info, result_info)
+    opsets = [helper.make_opsetid(*o) for o in (("", 17), ("com.microsoft", 1), ("ai.onnx.ml", 3))]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def expected(op, inputs, outputs, domain, attributes):
+    wanted = sum(outputs)
+    quantized = {np.dtype(np.uint8): onnx.TensorProto.UINT8, np.dtype(np.int8): onnx.TensorProto.INT8}
+    kinds = [onnx.TensorProto.FLOAT] * wanted
+    if op.startswith("QLinear"):
+        kinds = [quantized[inputs[2 if op == "QLinearConcat" else 0].dtype]]
+    if op == "EmbedLayerNormalization":
+        kinds[1] = onnx.TensorProto.INT32
+    model = model_of(op, inputs, outputs, domain, attributes, kinds)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    given = {"i%d" % i: x for i, x in enumerate(inputs) if x is not None}
+    return model, session.run(None, given)
+
+
+def main(folder):
+    for part in (activations, norms, products, steps, attention, tables):
+        part()
+    written = 0
+    for op, inputs, outputs, domain, name, attributes in cases:
+        at = os.path.join(folder, "node", "test_%s_%s" % (op, name))
+        try:
+            model, results = expected(op, inputs, outputs, domain, attributes)
+        except Exception as e:  # an operator that this onnxruntime does not have
+            print("not made: %s %s: %s" % (op, name, str(e).splitlines()[0][:160]))
+            continue
+        data = os.path.join(at, "test_data_set_0")
+        os.makedirs(data, exist_ok=True)
+        write(os.path.join(at, "model.onnx"), model)
+        for k, x in enumerate(x for x in inputs if x is not None):
+            write(os.path.join(data, "input_%d.pb" % k), numpy_helper.from_array(x))
+        for k, x in enumerate(results):
+            write(os.path.join(data, "output_%d.pb" % k), numpy_helper.from_array(x))
+        written += 1
+    print("onnxruntime %s: %d models" % (onnxruntime.__version__, written))
+
+
+main(sys.argv[1])
