@@ -7,9 +7,10 @@
  *         kl_read(y, scores, sizeof scores);
  *
  * A call records the model's operators as Kiln's ops, in a trace or outside of one, and they are fused, differentiated
- * and run on every device like other ops.  Operators of opset 7 to 28 are supported, and the
- * most used of onnxruntime's own domain com.microsoft and of ai.onnx.ml (frontend/formats/onnx/ops.def and contrib.def
- * in Kiln's sources list them); a newer opset is read as 28, with a warning in the log.  A model with other operators is not loaded, and the error names all of them.
+ * and run on every device like other ops.  Operators of opset 7 to 28 are supported, and the most used ones of
+ * onnxruntime's own domain com.microsoft and of ai.onnx.ml (frontend/formats/onnx/ops.def and contrib.def in Kiln's
+ * sources list them); a newer opset is read as 28, with a warning in the log.  A model with other operators is not
+ * loaded, and the error names all of them.
  *
  * Values that determine shapes (such as the operand `shape` of Reshape) must be known while a call records, and so
  * must the condition of an If of whose branches one does not fit the inputs.  They are computed from constants and from

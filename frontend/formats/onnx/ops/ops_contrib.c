@@ -114,7 +114,7 @@ bool onnx_fused_matmul(struct node *n)
 /* ---- normalisation ---- */
 
 /* x normalised over its last axis, with operands `weight` and `bias`; *mean and *inverse: of each row. */
-static kl_tensor normalised(struct node *n, kl_tensor x, bool simplified, uint32_t weight, uint32_t bias,
+static kl_tensor contrib_normalise(struct node *n, kl_tensor x, bool simplified, uint32_t weight, uint32_t bias,
                             kl_tensor *mean, kl_tensor *inverse)
 {
     kl_dtype d = kl_dtype_of(x);
@@ -142,7 +142,7 @@ bool onnx_skip_layer_norm(struct node *n)
     kl_tensor x = kl_add(onnx_widened(n, 0), onnx_widened(n, 1)), mean, inverse;
     if (onnx_has(n, bias))
         x = kl_add(x, onnx_widened(n, bias));
-    kl_tensor y = normalised(n, x, simplified, 2, simplified ? none : 3, &mean, &inverse);
+    kl_tensor y = contrib_normalise(n, x, simplified, 2, simplified ? none : 3, &mean, &inverse);
     return onnx_give_as(n, 0, y, t.dtype) && (!onnx_wants(n, 1) || simplified || onnx_give(n, 1, mean)) &&
            (!onnx_wants(n, 2) || onnx_give(n, 2, inverse)) && (!onnx_wants(n, 3) || onnx_give_as(n, 3, x, t.dtype));
 }
@@ -160,7 +160,7 @@ bool onnx_embed_layer_norm(struct node *n)
     kl_tensor x = kl_add(kl_take(onnx_widened(n, 2), 0, onnx_in(n, 0)), kl_take(onnx_widened(n, 3), 0, places));
     if (onnx_has(n, 1) && onnx_has(n, 4))
         x = kl_add(x, kl_take(onnx_widened(n, 4), 0, onnx_in(n, 1)));
-    kl_tensor y = normalised(n, x, false, 5, 6, &mean, &inverse);
+    kl_tensor y = contrib_normalise(n, x, false, 5, 6, &mean, &inverse);
     int last = 1;
     if (onnx_wants(n, 1)) {
         kl_tensor count = onnx_has(n, 7) ? kl_sum(kl_cast(onnx_in(n, 7), KL_I32), 1, &last, false)

@@ -12,7 +12,7 @@ static kl_tensor scale_of(struct node *n, uint32_t i)
 }
 
 /* (operand - zero point) * scale in f32, of operands i, scale and zero. */
-static kl_tensor dequantized(struct node *n, uint32_t i, uint32_t scale, uint32_t zero)
+static kl_tensor dequantize_operand(struct node *n, uint32_t i, uint32_t scale, uint32_t zero)
 {
     kl_tensor q = kl_cast(onnx_in(n, i), KL_F32), z = scale_of(n, zero), s = scale_of(n, scale);
     q = z.id ? kl_sub(q, z) : q;
@@ -35,14 +35,14 @@ static bool give_in_steps(struct node *n, kl_tensor y, uint32_t scale, uint32_t 
 /* arg 0 the sum, 1 the product, of operands 0 to 2 and 3 to 5. */
 bool onnx_qlinear_binary(struct node *n)
 {
-    kl_tensor a = dequantized(n, 0, 1, 2), b = dequantized(n, 3, 4, 5);
+    kl_tensor a = dequantize_operand(n, 0, 1, 2), b = dequantize_operand(n, 3, 4, 5);
     return give_in_steps(n, n->def->op->arg ? kl_mul(a, b) : kl_add(a, b), 6, 7);
 }
 
 /* arg 0 Sigmoid, 1 LeakyRelu */
 bool onnx_qlinear_unary(struct node *n)
 {
-    kl_tensor x = dequantized(n, 0, 1, 2), zero = onnx_number(n, KL_F32, 0);
+    kl_tensor x = dequantize_operand(n, 0, 1, 2), zero = onnx_number(n, KL_F32, 0);
     kl_tensor alpha = onnx_number(n, KL_F32, onnx_attr_float(n, "alpha", 0.01f));
     return give_in_steps(n, n->def->op->arg ? kl_where(kl_lt(x, zero), kl_mul(x, alpha), x) : kl_sigmoid(x), 3, 4);
 }
@@ -55,7 +55,7 @@ bool onnx_qlinear_softmax(struct node *n)
         return false;
     if (onnx_attr_int(n, "opset", 13) < 13 && axis != t.rank - 1)
         return onnx_fails(n, KL_ERR_ARGUMENT, "axis %d of an opset before 13, which flattens what follows", axis);
-    return give_in_steps(n, kl_softmax(dequantized(n, 0, 1, 2), axis), 3, 4);
+    return give_in_steps(n, kl_softmax(dequantize_operand(n, 0, 1, 2), axis), 3, 4);
 }
 
 /* Operands: the result's scale and zero point, then three for each part. */
@@ -72,7 +72,7 @@ bool onnx_qlinear_concat(struct node *n)
     if (!onnx_type(n, 2, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", 0), t.rank, &axis))
         return false;
     for (uint32_t i = 0; i < count; i++)
-        part[i] = dequantized(n, 2 + 3 * i, 3 + 3 * i, 4 + 3 * i);
+        part[i] = dequantize_operand(n, 2 + 3 * i, 3 + 3 * i, 4 + 3 * i);
     return give_in_steps(n, kl_concat((int)count, part, axis), 0, 1);
 }
 
@@ -80,7 +80,7 @@ bool onnx_qlinear_average_pool(struct node *n)
 {
     if (onnx_attr_int(n, "channels_last", 0))
         return onnx_fails(n, KL_ERR_ARGUMENT, "channels_last is not supported");
-    kl_tensor y = onnx_average_pool_of(n, dequantized(n, 0, 1, 2));
+    kl_tensor y = onnx_average_pool_of(n, dequantize_operand(n, 0, 1, 2));
     return y.id && give_in_steps(n, y, 3, 4);
 }
 
@@ -94,7 +94,7 @@ bool onnx_qlinear_global_average_pool(struct node *n)
     for (int i = 1; i < t.rank; i++)
         if (last ? i < t.rank - 1 : i > 1)
             axes[count++] = i;
-    return give_in_steps(n, kl_mean(dequantized(n, 0, 1, 2), count, axes, true), 3, 4);
+    return give_in_steps(n, kl_mean(dequantize_operand(n, 0, 1, 2), count, axes, true), 3, 4);
 }
 
 /* ---- products ---- */
@@ -141,7 +141,7 @@ bool onnx_dynamic_quantize_matmul(struct node *n)
 /* ---- blocks of a few bits ---- */
 
 /* Bytes [.., n] as u8 [.., n * 8 / bits], the lowest bits first. */
-static kl_tensor unpacked(struct node *n, kl_tensor bytes, int64_t bits)
+static kl_tensor unpack_bits(struct node *n, kl_tensor bytes, int64_t bits)
 {
     struct type t = onnx_type_of(bytes);
     int64_t each = 8 / bits;
@@ -169,7 +169,7 @@ static kl_tensor block_zeros(struct node *n, uint32_t i, int64_t bits, int64_t r
     if (t.dtype != KL_U8 || kl_numel(z) != sat_mul(rows, bytes))
         return onnx_fails(n, KL_ERR_SHAPE, "%lld zero points of %s for %lld rows of %lld blocks",
                           (long long)kl_numel(z), kl_dtype_name(t.dtype), (long long)rows, (long long)blocks), kl_none;
-    z = unpacked(n, kl_reshape(z, 2, (int64_t[]){rows, bytes}), bits);
+    z = unpack_bits(n, kl_reshape(z, 2, (int64_t[]){rows, bytes}), bits);
     return kl_cast(kl_narrow(z, 1, 0, blocks), KL_F32);
 }
 
@@ -196,7 +196,7 @@ bool onnx_matmul_nbits(struct node *n)
     if (!zero.id)
         return false;
     int64_t by_block[3] = {N, blocks, 1};
-    kl_tensor q = unpacked(n, kl_reshape(onnx_in(n, 1), 3, (int64_t[]){N, blocks, bytes}), bits);
+    kl_tensor q = unpack_bits(n, kl_reshape(onnx_in(n, 1), 3, (int64_t[]){N, blocks, bytes}), bits);
     kl_tensor scale = kl_reshape(kl_cast(onnx_in(n, 2), KL_F32), 3, by_block);
     zero = onnx_has(n, 3) ? kl_reshape(zero, 3, by_block) : zero;
     kl_tensor w = kl_mul(kl_sub(kl_cast(q, KL_F32), zero), scale);
@@ -225,7 +225,7 @@ bool onnx_gather_block_quantized(struct node *n)
                           "supported");
     kl_tensor index = onnx_in(n, 1), q = kl_take(onnx_in(n, 0), 0, index), scale = kl_take(onnx_in(n, 2), 0, index);
     struct type r = onnx_type_of(scale);
-    q = packed ? unpacked(n, q, bits) : q;
+    q = packed ? unpack_bits(n, q, bits) : q;
     int64_t blocks = r.rank > 0 ? r.dims[r.rank - 1] : 0, columns = onnx_type_of(q).dims[onnx_type_of(q).rank - 1];
     q = kl_cast(q, KL_F32);
     kl_tensor wide = kl_narrow(kl_repeat(kl_cast(scale, KL_F32), r.rank - 1, size), r.rank - 1, 0, columns);
@@ -233,7 +233,7 @@ bool onnx_gather_block_quantized(struct node *n)
     kl_tensor zero = onnx_number(n, KL_F32, is_signed ? 0 : (double)(1 << (bits - 1)));
     if (onnx_has(n, 3)) {
         zero = kl_take(onnx_in(n, 3), 0, index);
-        zero = packed ? kl_narrow(unpacked(n, zero, bits), r.rank - 1, 0, blocks) : zero;
+        zero = packed ? kl_narrow(unpack_bits(n, zero, bits), r.rank - 1, 0, blocks) : zero;
         zero = kl_narrow(kl_repeat(kl_cast(zero, KL_F32), r.rank - 1, size), r.rank - 1, 0, columns);
     }
     return onnx_give_as(n, 0, kl_mul(kl_sub(q, zero), wide), s.dtype);
