@@ -2,6 +2,7 @@
  * operands, fused and unfused (tests/onnx/contrib_models.py compares them with onnxruntime). */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <kiln/onnx.h>
 #include <unistd.h>
 
 enum { UINT8 = 2, INT8 = 3, MAX_OPERANDS = 9, MAX_ELEMENTS = 2048 };
