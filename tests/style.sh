@@ -163,10 +163,12 @@ result 'functions of the table in passes/README.md' "$lost"
 guards=$(find $folders -name '*.h' -exec grep -hE '^#define KILN_[A-Z0-9_]*_H$' {} + | sort | uniq -d)
 result 'header guards that two headers have' "$guards"
 
-# Generated headers are in the build folder, and frontend/train/ passes no call site: its calls have the thread's.
+# Generated headers are in the build folder. A call inside of the library has the thread's call site, or none where the
+# message that quotes its error has it.
 result 'call_sites.h in the source tree' "$(find include -name call_sites.h)"
-forwarded=$(grep -nE 'kl_[a-z0-9_]+_at\(|kl_site|KL_HERE' frontend/train/*.[ch])
-result 'call sites passed on in frontend/train/' "$forwarded"
+forwarded=$(grep -rnE '\bkl_[a-z0-9_]+_at\(|KL_HERE' --include='*.[ch]' frontend runtime |
+    grep -vE '_at\((&site|NULL), ')
+result 'call sites passed on' "$forwarded"
 
 # Product files that may name an op, at most; others ask the traits of its row in ops.def.
 while read -r op most; do

@@ -44,17 +44,17 @@ int cli_dispatch(int argc, char **argv)
 /* ---- kiln explain: the call ---- */
 
 /* A composite with its own function here. */
-static kl_tensor all_sum(const kl_site *s, const kl_tensor *a) { return kl_sum_at(s, a[0], 0, NULL, false); }
-static kl_tensor all_mean(const kl_site *s, const kl_tensor *a) { return kl_mean_at(s, a[0], 0, NULL, false); }
-static kl_tensor last_softmax(const kl_site *s, const kl_tensor *a) { return kl_softmax_at(s, a[0], -1); }
-static kl_tensor dispatch_product(const kl_site *s, const kl_tensor *a) { return kl_matmul_at(s, a[0], a[1]); }
-static kl_tensor example_gelu(const kl_site *s, const kl_tensor *a) { return kl_gelu_at(s, a[0]); }
-static kl_tensor example_relu(const kl_site *s, const kl_tensor *a) { return kl_relu_at(s, a[0]); }
+static kl_tensor all_sum(const kl_tensor *a) { return kl_sum(a[0], 0, NULL, false); }
+static kl_tensor all_mean(const kl_tensor *a) { return kl_mean(a[0], 0, NULL, false); }
+static kl_tensor last_softmax(const kl_tensor *a) { return kl_softmax(a[0], -1); }
+static kl_tensor dispatch_product(const kl_tensor *a) { return kl_matmul(a[0], a[1]); }
+static kl_tensor example_gelu(const kl_tensor *a) { return kl_gelu(a[0]); }
+static kl_tensor example_relu(const kl_tensor *a) { return kl_relu(a[0]); }
 
 static const struct composite {
     const char *name;
     uint32_t nin;
-    kl_tensor (*call)(const kl_site *site, const kl_tensor *in);
+    kl_tensor (*call)(const kl_tensor *in);
 } composites[] = {{"sum", 1, all_sum}, {"mean", 1, all_mean}, {"softmax", 1, last_softmax},
                   {"matmul", 2, dispatch_product},
                   {"gelu", 1, example_gelu}, {"relu", 1, example_relu}};
@@ -112,7 +112,7 @@ static bool make_inputs(struct explained *x, uint32_t nin)
             if (__builtin_mul_overflow(bytes, (size_t)dims[k], &bytes))
                 return cli_error("'%s' is too large", type), false;
         void *zeros = mem_alloc(bytes + 1);
-        x->in[i] = zeros ? kl_input_at(NULL, x->device, (kl_dtype)dtype, rank, dims, zeros) : kl_none;
+        x->in[i] = zeros ? kl_input(x->device, (kl_dtype)dtype, rank, dims, zeros) : kl_none;
         mem_free(zeros);
         if (kl_check(x->in[i]) != KL_OK)
             return cli_error("%s", kl_last_error()), false;
@@ -138,7 +138,7 @@ static void print_keys_of(const struct explained *x, const struct dispatch_op *o
 static struct graph *record_call(struct explained *x, const struct composite *c)
 {
     kl_tensor out = kl_none;
-    kl_trace_begin_at(NULL, x->op);
+    kl_trace_begin(x->op);
     if (!make_inputs(x, c ? c->nin : dispatch_find(x->op)->nin)) {
         kl_trace_abandon();
         return NULL;
@@ -146,7 +146,7 @@ static struct graph *record_call(struct explained *x, const struct composite *c)
     print_keys_of(x, dispatch_find(x->op));
     kl_dispatch_log_begin();
     if (c)
-        out = c->call(NULL, x->in);
+        out = c->call(x->in);
     else
         kl_dispatch(x->op, x->narg, x->in, 1, &out);
     printf("dispatched:\n%s", kl_dispatch_log_end());

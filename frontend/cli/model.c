@@ -75,11 +75,11 @@ static bool read_pb(const char *path, char **bytes, struct cli_array *out)
 /* Copies the elements, which may have been unpacked or transposed. */
 static bool read_npy(const char *path, const char *all, size_t len, char **bytes, struct cli_array *out)
 {
-    kl_file *f = kl_file_open_bytes_at(NULL, path, all, len);
+    kl_file *f = kl_file_open_bytes(path, all, len);
     kl_file_entry e;
     if (f && kl_file_format_of(f) != KL_FILE_NPY)
         return kl_file_close(f), cli_error("%s: not a .npy array", path), false;
-    const void *data = f && kl_file_get(f, 0, &e) == KL_OK ? kl_file_data_at(NULL, f, "") : NULL;
+    const void *data = f && kl_file_get(f, 0, &e) == KL_OK ? kl_file_data(f, "") : NULL;
     if (data && (*bytes = mem_alloc(e.bytes + 1))) {
         memcpy(*bytes, data, e.bytes);
         *out = (struct cli_array){e.dtype, {.rank = (uint32_t)e.rank}, *bytes, e.bytes};

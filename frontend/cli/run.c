@@ -45,7 +45,7 @@ bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, co
         return false;
     }
     kl_file_item item = {.name = "", .dtype = (kl_dtype)dtype, .rank = (int)s->rank, .dims = s->dim, .data = data};
-    if (kl_file_write_at(NULL, path, KL_FILE_NPY, 1, &item, 0, NULL) == KL_OK)
+    if (kl_file_write(path, KL_FILE_NPY, 1, &item, 0, NULL) == KL_OK)
         return true;
     cli_error("%s", kl_last_error());
     return false;

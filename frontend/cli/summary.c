@@ -106,7 +106,7 @@ static void print_rows(const struct summary_row *row, uint32_t n)
 
 static int summary_file(const char *path)
 {
-    kl_file *f = kl_file_open_at(NULL, path);
+    kl_file *f = kl_file_open(path);
     uint32_t n = kl_file_count(f);
     struct summary_row *row = mem_alloc(((size_t)n + 1) * sizeof *row);
     if (!f || !row) {
@@ -145,7 +145,7 @@ static void print_value(const kl_model_value *v)
 
 static int summary_model(const char *path)
 {
-    kl_model *m = kl_model_open_at(NULL, kl_device_named("ref"), path);
+    kl_model *m = kl_model_open(kl_device_named("ref"), path);
     uint32_t n = m ? kl_model_weights(m) : 0;
     struct summary_row *row = mem_alloc(((size_t)n + 1) * sizeof *row);
     if (!m || !row) {

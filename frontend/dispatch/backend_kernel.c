@@ -110,7 +110,7 @@ struct backend_use {
 static kl_status backend_kernel_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct backend_use *u = ctx;
-    return record_custom(u->call->site, call_label(u->call), &u->custom, nin, in, nout, out);
+    return record_custom(call_label(u->call), &u->custom, nin, in, nout, out);
 }
 
 /* The operands are followed by the result and its gradient: computes the gradient of sum(op(operands) * gradient) with
@@ -118,14 +118,13 @@ static kl_status backend_kernel_value(void *ctx, const kl_tensor *in, uint32_t n
 static kl_status backend_kernel_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct backend_use *u = ctx;
-    const kl_site *site = u->call->site;
     struct call again = *u->call->graph;
     uint32_t n = u->call->nin, k = 0;
     memcpy(again.in, in, n * sizeof *in);
-    kl_tensor loss = kl_sum_at(site, kl_mul_at(site, record(&again), in[nin - 1]), 0, NULL, false);
+    kl_tensor loss = kl_sum(kl_mul(record(&again), in[nin - 1]), 0, NULL, false);
     for (uint32_t i = 0; i < n && k < nout; i++)
         if (dtype_is_float(kl_dtype_of(in[i])))
-            out[k++] = kl_grad_at(site, loss, in[i]);
+            out[k++] = kl_grad(loss, in[i]);
     return KL_OK;
 }
 
@@ -136,12 +135,12 @@ static bool backend_kernel_broadcast(struct kl_call *c, struct view *v)
     for (uint32_t i = 1; i < c->nin; i++)
         if (!broadcast_shape(&all, &v[i].shape)) {
             char x[SHAPE_TEXT], y[SHAPE_TEXT];
-            return fail(c->t, c->site, KL_ERR_SHAPE, "%s: shapes %s and %s do not broadcast", call_label(c),
+            return fail(c->t, KL_ERR_SHAPE, "%s: shapes %s and %s do not broadcast", call_label(c),
                         shape_text(&all, x, sizeof x), shape_text(&v[i].shape, y, sizeof y)) == KL_OK;
         }
     for (uint32_t i = 0; i < c->nin; i++)
         if (!shape_equal(&v[i].shape, &all)) {
-            c->in[i] = broadcast_to(c->site, call_label(c), c->in[i], &v[i].shape, &all);
+            c->in[i] = broadcast_to(call_label(c), c->in[i], &v[i].shape, &all);
             v[i].shape = all;
         }
     return true;
@@ -159,9 +158,9 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
     for (uint32_t i = 0; i < c->nin && ok; i++) {
         char what[32];
         snprintf(what, sizeof what, "operand %u", i + 1);
-        ok = describe(c->t, c->site, call_label(c), what, c->in[i], &v[i]) &&
+        ok = describe(c->t, call_label(c), what, c->in[i], &v[i]) &&
              (!shape_is_symbolic(&v[i].shape) ||
-              fail(c->t, c->site, KL_ERR_SHAPE, "%s: its kernel, one of a program, is for lengths that are numbers",
+              fail(c->t, KL_ERR_SHAPE, "%s: its kernel, one of a program, is for lengths that are numbers",
                    call_label(c)) == KL_OK);
     }
     ok = ok && (!op_is_elementwise(g->proto.op) || backend_kernel_broadcast(c, v));
@@ -177,8 +176,7 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
             floats |= dtype_is_float(v[i].dtype);
         }
         kl_custom_call call = {.nin = c->nin, .nout = 1, .in_type = type, .attr = &at, .attr_bytes = sizeof at};
-        ok = custom_types(op, &call, &type[c->nin], &e) || fail(c->t, c->site, e.code, "%s: %s", call_label(c),
-                                                                e.msg) == KL_OK;
+        ok = custom_types(op, &call, &type[c->nin], &e) || fail(c->t, e.code, "%s: %s", call_label(c), e.msg) == KL_OK;
     }
     if (!ok) {
         c->out[0] = poison(c->t);
@@ -186,18 +184,18 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
     }
     struct backend_use u = {c, {.op = op, .attr = &at, .nattr = sizeof at, .type = &type[c->nin]}};
     if (floats && dtype_is_float(type[c->nin].dtype))
-        return record_custom_grad(c->site, call_label(c), backend_kernel_value, backend_kernel_gradient, &u, c->nin,
+        return record_custom_grad(call_label(c), backend_kernel_value, backend_kernel_gradient, &u, c->nin,
                                   c->in, 1, c->out);
-    return record_custom(c->site, call_label(c), &u.custom, c->nin, c->in, 1, c->out);
+    return record_custom(call_label(c), &u.custom, c->nin, c->in, 1, c->out);
 }
 
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k)
 {
     if (!c->graph)
         return c->region ? record_with(c->region, k->custom)
-                         : record_custom_by(c->site, c->op->name, k->custom, c->nin, c->in, c->nout, c->out);
+                         : record_custom_by(c->op->name, k->custom, c->nin, c->in, c->nout, c->out);
     if (!compose_begin_on(c->t, NULL)) {
-        fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
+        fail(c->t, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
         c->out[0] = poison(c->t);
         return KL_ERR_MEMORY;
     }

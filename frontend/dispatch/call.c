@@ -69,7 +69,7 @@ kl_status kl_dispatch_mark(kl_tensor h, kl_keyset layers)
     e.code = KL_OK;
     struct entry *x = t ? entry_find(h, "the tensor", &e) : NULL;
     if (!x)
-        return t ? fail(t, NULL, e.code, "dispatch_mark: %s", e.msg) : KL_ERR_MEMORY;
+        return t ? fail(t, e.code, "dispatch_mark: %s", e.msg) : KL_ERR_MEMORY;
     x->layers |= layers.bits & COMPONENTS & ~DEV_MASK;
     return KL_OK;
 }
@@ -83,7 +83,7 @@ static kl_status call_failed(const struct kl_call *c)
 
 static kl_status refuse_call(struct kl_call *c, kl_status code, const char *text)
 {
-    fail(c->t, c->site, code, "%s: %s", call_label(c), text);
+    fail(c->t, code, "%s: %s", call_label(c), text);
     for (uint32_t i = 0; i < c->nout; i++)
         c->out[i] = poison(c->t);
     return call_failed(c);
@@ -236,7 +236,7 @@ static bool one_device(const struct kl_call *c)
         else if (x && x->device != a->device)
             b = x;
     }
-    fail(c->t, c->site, KL_ERR_DEVICE, "%s: operands are on devices %s and %s", call_label(c),
+    fail(c->t, KL_ERR_DEVICE, "%s: operands are on devices %s and %s", call_label(c),
          kl_device_name(device_of(a->device)), kl_device_name(device_of(b ? b->device : a->device)));
     for (uint32_t i = 0; i < c->nout; i++)
         c->out[i] = poison(c->t);
@@ -497,7 +497,7 @@ static void missing_for(const struct kl_call *c, enum how how, struct err *e)
                 kl_keyset_text((kl_keyset){c->keys}, set, sizeof set));
 }
 
-static kl_status call_by_name(const kl_site *site, const char *name, enum how how, uint64_t keys, kl_key key,
+static kl_status call_by_name(const char *name, enum how how, uint64_t keys, kl_key key,
                               int64_t number_in, const kl_tensor *in, int64_t number_out, kl_tensor *out)
 {
     struct thread *t = thread_self();
@@ -509,9 +509,9 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     uint32_t nin = count_or_none(number_in), nout = count_or_none(number_out);
     const char *why = bad ? bad_count_text(bad, bad_count, sizeof bad_count) : check_call(op, nin, in, nout, out);
     kl_tensor few[16], *copy = nin <= 16 || why ? few : mem_alloc(nin * sizeof *copy);
-    struct call graph = {.site = site, .op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
-    struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = site, .label = name ? name : "", .nin = nin,
-                        .nout = nout,
+    struct call graph = {.site = t->site, .op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
+    struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = t->site, .label = name ? name : "",
+                        .nin = nin, .nout = nout,
                         .check_results = nout != 1, .in = op && op->graph_op ? graph.in : copy, .out = out,
                         .graph = op && op->graph_op ? &graph : NULL};
     for (uint32_t i = 0; out && i < nout; i++)
@@ -546,20 +546,18 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     return status;
 }
 
-kl_status kl_dispatch_at(const kl_site *site, const char *op, int64_t nin, const kl_tensor *in, int64_t nout,
-                         kl_tensor *out)
+kl_status kl_dispatch(const char *op, int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
-    return call_by_name(site, op, BY_ARGUMENTS, 0, KL_KEY_Undefined, nin, in, nout, out);
+    return call_by_name(op, BY_ARGUMENTS, 0, KL_KEY_Undefined, nin, in, nout, out);
 }
 
-kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, int64_t nin, const kl_tensor *in,
-                              int64_t nout, kl_tensor *out)
+kl_status kl_dispatch_with(const char *op, kl_keyset keys, int64_t nin, const kl_tensor *in,
+                           int64_t nout, kl_tensor *out)
 {
-    return call_by_name(site, op, BY_KEYS, keys.bits, KL_KEY_Undefined, nin, in, nout, out);
+    return call_by_name(op, BY_KEYS, keys.bits, KL_KEY_Undefined, nin, in, nout, out);
 }
 
-kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, int64_t nin, const kl_tensor *in,
-                                int64_t nout, kl_tensor *out)
+kl_status kl_dispatch_direct(const char *op, kl_key key, int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
-    return call_by_name(site, op, BY_KEY, kl_keyset_of(key).bits, key, nin, in, nout, out);
+    return call_by_name(op, BY_KEY, kl_keyset_of(key).bits, key, nin, in, nout, out);
 }

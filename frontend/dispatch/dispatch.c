@@ -462,7 +462,7 @@ static kl_status finish_registration(struct thread *t, const char *what, bool ok
 {
     if (out)
         out->id = ok ? id : 0;
-    return ok ? KL_OK : report(t, NULL, e->code, "%s: %s", what, e->msg);
+    return ok ? KL_OK : report(t, e->code, "%s: %s", what, e->msg);
 }
 
 /* "name(...) -> ..."; returns the length of the name, 0: no valid schema. */
@@ -538,7 +538,7 @@ kl_status kl_dispatch_deregister(kl_registration r)
     dispatch_lock();
     bool ok = remove_registration(r.id);
     dispatch_unlock();
-    return ok ? KL_OK : report(t, NULL, KL_ERR_ARGUMENT, "dispatch_deregister: it is not registered");
+    return ok ? KL_OK : report(t, KL_ERR_ARGUMENT, "dispatch_deregister: it is not registered");
 }
 
 const char *kl_dispatch_warning(void)
@@ -583,7 +583,6 @@ kl_status kl_dispatch_check(void)
                 bad = op, at = k;
         }
     dispatch_unlock();
-    return bad ? report(t, NULL, KL_ERR_INTERNAL, "dispatch_check: %s: the entry of %s is not what it should be",
-                        bad->name,
+    return bad ? report(t, KL_ERR_INTERNAL, "dispatch_check: %s: the entry of %s is not what it should be", bad->name,
                         kl_key_name((kl_key)at)) : KL_OK;
 }

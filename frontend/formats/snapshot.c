@@ -308,7 +308,7 @@ static kl_status load_file(kl_snapshot *c, kl_file *f, const char *path)
     if ((status = assign_all(c, f)) != KL_OK) {
         file_fails(&why, status, "%s", kl_last_error());
         reset_numbers(c, c->n);
-        return kl_fail_at(NULL, why.code, why.text);
+        return file_error_report(NULL, &why);
     }
     for (uint32_t i = 0; i < c->n; i++) {
         struct snapshot_value *h = &c->held[i];
@@ -470,5 +470,5 @@ kl_status kl_snapshot_load_last(kl_snapshot *c, const char *folder, const char *
     }
     free(steps);
     free(path);
-    return n > 0 && status == KL_ERR_IO ? kl_fail_at(NULL, why.code, why.text) : status;
+    return n > 0 && status == KL_ERR_IO ? file_error_report(NULL, &why) : status;
 }

@@ -74,20 +74,20 @@ static void autocast_forget(struct narrowed *n)
     n->to = kl_none;
 }
 
-static kl_tensor autocast_narrow(struct thread *t, const kl_site *site, kl_tensor h, kl_dtype dtype)
+static kl_tensor autocast_narrow(struct thread *t, kl_tensor h, kl_dtype dtype)
 {
     struct narrowed now, *n = &t->autocast->of[(uint32_t)h.id * UINT32_C(0x9E3779B1) >> 24 & (NARROWED - 1)];
     if (!describe_copy(t, h, dtype, &now))
-        return kl_cast_at(site, h, dtype);
+        return kl_cast(h, dtype);
     if (still_good(n, &now))
         return n->to;
-    kl_tensor to = kl_cast_at(site, h, dtype);
+    kl_tensor to = kl_cast(h, dtype);
     if (kl_check(to) != KL_OK)
         return to;
     if (now.tr)
         now.node = trace_binding(t->trace, h)->node; /* the node to which the cast may have bound it */
     else
-        kl_keep_at(site, to);
+        kl_keep(to);
     autocast_forget(n);
     *n = now;
     return n->to = to;
@@ -135,15 +135,15 @@ static kl_status autocast_call(void *ctx, kl_call *c, kl_keyset keys)
         : (unsigned)KL_DTYPE_COUNT;
     bool casts = dtype != KL_DTYPE_COUNT, scope = casts && !c->t->tracing; /* of the casts */
     if (scope && !compose_begin_on(c->t, NULL))
-        return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
+        return fail(c->t, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
     if (casts) {
         struct thread_layers before = layers_save(c->t);
         c->t->excluded |= COMPONENTS & ~keys_below(COMPONENTS | (c->keys & ORDER_16), KL_KEY_Autocast);
         for (uint32_t i = 0; i < c->nin; i++) {
             unsigned d = entry_dtype(entry_peek(c->in[i]));
             if (is_cast(d) && d != dtype)
-                c->in[i] = dtype == KL_F32 ? kl_cast_at(c->site, c->in[i], KL_F32)
-                    : autocast_narrow(c->t, c->site, c->in[i], (kl_dtype)dtype);
+                c->in[i] = dtype == KL_F32 ? kl_cast(c->in[i], KL_F32)
+                    : autocast_narrow(c->t, c->in[i], (kl_dtype)dtype);
         }
         layers_restore(c->t, before);
         c->reads = 0;
@@ -159,11 +159,10 @@ bool autocast_is_on(const struct thread *t)
     return autocast_is_active(t) != NULL;
 }
 
-bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead)
+bool autocast_refuses(struct thread *t, const char *op, const char *instead)
 {
     return autocast_is_active(t) &&
-           fail(t, site, KL_ERR_TYPE,
-                "%s: unsafe to autocast: the probabilities that it takes have lost what a narrow "
+           fail(t, KL_ERR_TYPE, "%s: unsafe to autocast: the probabilities that it takes have lost what a narrow "
                 "dtype cannot hold. Use %s, which takes what they are made of and is safe, or compute in a block "
                 "kl_autocast_begin(KL_F32)",
                 op, instead) != KL_OK;
@@ -190,7 +189,7 @@ void autocast_end_to(struct thread *t, unsigned depth)
     autocast_include_key(t);
 }
 
-kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype)
+kl_status kl_autocast_begin(kl_dtype dtype)
 {
     static const struct transform layer = {.kernel = {.name = "autocast policies", .call = autocast_call},
                                            .idle = nothing_to_cast};
@@ -200,28 +199,28 @@ kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype)
     if (!t)
         return KL_ERR_MEMORY;
     if (!is_cast(dtype))
-        return fail(t, site, KL_ERR_TYPE,
+        return fail(t, KL_ERR_TYPE,
                     "autocast_begin: products are computed in f16 or bf16 (f32: in a block without it), not %s",
                     (unsigned)dtype < KL_DTYPE_COUNT ? dtype_name(dtype) : "a dtype that does not exist");
     if (!t->autocast && !(t->autocast = mem_alloc(sizeof *t->autocast)))
-        return fail(t, site, KL_ERR_MEMORY, "autocast_begin: out of memory");
+        return fail(t, KL_ERR_MEMORY, "autocast_begin: out of memory");
     if (t->autocast->depth == AUTOCAST_DEEPEST)
-        return fail(t, site, KL_ERR_ARGUMENT, "autocast_begin: more than %d blocks in one another", AUTOCAST_DEEPEST);
+        return fail(t, KL_ERR_ARGUMENT, "autocast_begin: more than %d blocks in one another", AUTOCAST_DEEPEST);
     if (!dispatch_layer(NULL, KL_KEY_Autocast, &layer, &e))
-        return fail(t, site, e.code, "autocast_begin: %s", e.msg);
+        return fail(t, e.code, "autocast_begin: %s", e.msg);
     t->autocast->dtype[t->autocast->depth++] = (uint8_t)dtype;
     autocast_include_key(t);
     return KL_OK;
 }
 
-kl_status kl_autocast_end_at(const kl_site *site)
+kl_status kl_autocast_end(void)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     unsigned depth = autocast_depth(t);
     if (depth == t->floor.autocast)
-        return fail(t, site, KL_ERR_ARGUMENT, "autocast_end: %s",
+        return fail(t, KL_ERR_ARGUMENT, "autocast_end: %s",
                     depth ? "the block was begun outside of this function or suspension" : "no block is open");
     autocast_end_to(t, depth - 1);
     return KL_OK;

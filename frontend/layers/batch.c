@@ -21,7 +21,7 @@ struct per_element {
 
 /* ---- shared by the rules ---- */
 
-const kl_site *batch_site(const struct batch *b, ref r)
+static const kl_site *batch_site(const struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
     return n->site ? &b->g->site[n->site] : b->site;
@@ -34,13 +34,13 @@ struct shape batch_shape(const struct batch *b, const struct shape *s)
     return out;
 }
 
-kl_tensor batch_spread(const struct batch *b, const kl_site *site, kl_tensor h, bool batched, const struct shape *s)
+kl_tensor batch_spread(const struct batch *b, kl_tensor h, bool batched, const struct shape *s)
 {
     struct shape all = batch_shape(b, s);
-    return batched ? h : broadcast_to(site, "vmap", h, s, &all);
+    return batched ? h : broadcast_to("vmap", h, s, &all);
 }
 
-kl_tensor batch_move_axis(const kl_site *site, kl_tensor h, uint32_t rank, uint32_t from, uint32_t to)
+kl_tensor batch_move_axis(kl_tensor h, uint32_t rank, uint32_t from, uint32_t to)
 {
     int axes[KL_MAX_RANK] = {0};
     if (from == to)
@@ -53,13 +53,13 @@ kl_tensor batch_move_axis(const kl_site *site, kl_tensor h, uint32_t rank, uint3
         old += old == from;
         axes[i] = (int)old++;
     }
-    return kl_permute_at(site, h, axes);
+    return kl_permute(h, axes);
 }
 
-kl_tensor batch_pick(const struct batch *b, const kl_site *site, kl_tensor h, const struct shape *s, int64_t i)
+kl_tensor batch_pick(const struct batch *b, kl_tensor h, const struct shape *s, int64_t i)
 {
     (void)b;
-    return reshape_to(site, "vmap", kl_narrow_at(site, h, 0, i, 1), s);
+    return reshape_to("vmap", kl_narrow(h, 0, i, 1), s);
 }
 
 void batch_warn(unsigned op)
@@ -85,7 +85,6 @@ static bool keeps_shape(unsigned op) { return op == OP_reshape || op == OP_expan
 static inline void call_like(struct call *c, const struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
-    c->site = batch_site(b, r);
     c->op = opinfo[n->op].name;
     c->device = device_like(n->device, b->on);
     c->data = NULL;
@@ -119,7 +118,7 @@ static void narrow_wide(const struct batch *b, ref r, struct call *c)
     }
     for (unsigned i = 0; i < n->nin && dtype != KL_DTYPE_COUNT; i++)
         if (b->wide[n->in[i]])
-            c->in[i] = kl_cast_at(c->site, c->in[i], (kl_dtype)dtype);
+            c->in[i] = kl_cast(c->in[i], (kl_dtype)dtype);
 }
 
 static kl_tensor batch_plain(const struct batch *b, ref r, const kl_tensor *in)
@@ -135,21 +134,20 @@ static kl_tensor batch_plain(const struct batch *b, ref r, const kl_tensor *in)
 static kl_tensor one_by_one(struct batch *b, ref r, const kl_tensor *in, const bool *batched)
 {
     const struct node *n = node_at(b->g, r);
-    const kl_site *site = batch_site(b, r);
     if (b->size < 0)
-        return refuse(b->t, site, KL_ERR_SHAPE, "vmap: %s is recorded for each element, and the batch has a symbolic "
+        return refuse(b->t, KL_ERR_SHAPE, "vmap: %s is recorded for each element, and the batch has a symbolic "
                       "length", opinfo[n->op].name);
     kl_tensor *part = mem_alloc((size_t)b->size * sizeof *part);
     if (!part)
-        return refuse(b->t, site, KL_ERR_MEMORY, "vmap: out of memory");
+        return refuse(b->t, KL_ERR_MEMORY, "vmap: out of memory");
     batch_warn(n->op);
     for (int64_t i = 0; i < b->size; i++) {
         kl_tensor own[MAX_OPERANDS] = {{0}};
         for (unsigned k = 0; k < n->nin; k++)
-            own[k] = batched[k] ? batch_pick(b, site, in[k], node_shape(b->g, n->in[k]), i) : in[k];
+            own[k] = batched[k] ? batch_pick(b, in[k], node_shape(b->g, n->in[k]), i) : in[k];
         part[i] = batch_plain(b, r, own);
     }
-    kl_tensor h = kl_stack_at(site, (int)b->size, part, 0);
+    kl_tensor h = kl_stack((int)b->size, part, 0);
     mem_free(part);
     return h;
 }
@@ -183,7 +181,7 @@ static kl_tensor batch_dot(struct batch *b, ref r, const kl_tensor *in, const bo
     c.proto.attr.dot.nbatch = (uint8_t)(nbatch + both);
     kl_tensor y = record(&c);
     uint32_t at = both ? 0 : batched[0] ? nbatch : node_shape(b->g, n->in[0])->rank - ncon;
-    return batch_move_axis(c.site, y, node_shape(b->g, r)->rank + 1, at, 0);
+    return batch_move_axis(y, node_shape(b->g, r)->rank + 1, at, 0);
 }
 
 /* Shifts the axes in an op's attributes by one. */
@@ -213,7 +211,7 @@ static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool
     call_of(&c, b, r, in, &all);
     bool spreads = !op_is_masked(n->op);
     for (unsigned i = 0; i < n->nin && spreads; i++)
-        c.in[i] = batch_spread(b, c.site, in[i], batched[i], node_shape(b->g, n->in[i]));
+        c.in[i] = batch_spread(b, in[i], batched[i], node_shape(b->g, n->in[i]));
     shift_attributes(&c.proto, node_shape(b->g, n->in[0])->rank);
     return record(&c);
 }
@@ -223,7 +221,7 @@ static bool has_room(const struct batch *b, ref r) { return node_shape(b->g, r)-
 static kl_tensor no_room(const struct batch *b, ref r)
 {
     char text[SHAPE_TEXT];
-    return refuse(b->t, batch_site(b, r), KL_ERR_SHAPE, "vmap: %s gives %s, which has no room for the batch's axis",
+    return refuse(b->t, KL_ERR_SHAPE, "vmap: %s gives %s, which has no room for the batch's axis",
                   opinfo[node_at(b->g, r)->op].name, shape_text(node_shape(b->g, r), text, sizeof text));
 }
 
@@ -262,7 +260,7 @@ static kl_tensor random_bits(struct batch *b, ref r, kl_tensor seeds)
 {
     struct node_use use = {b, r};
     kl_tensor y = kl_none;
-    kl_scan_at(batch_site(b, r), record_plain, &use, b->size, 0, NULL, 1, &seeds, 1, false, &y);
+    kl_scan(record_plain, &use, b->size, 0, NULL, 1, &seeds, 1, false, &y);
     return y;
 }
 
@@ -327,10 +325,10 @@ static void mark_variable(struct batch *b, ref r, kl_tensor *h)
 {
     const struct node *n = node_at(b->g, r);
     struct view v;
-    if (b->t->tracing || !dtype_is_float(n->dtype) || !describe(b->t, batch_site(b, r), "grad", "the variable", *h, &v))
+    if (b->t->tracing || !dtype_is_float(n->dtype) || !describe(b->t, "grad", "the variable", *h, &v))
         return;
-    *h = reshape_to(batch_site(b, r), "grad", *h, &v.shape);
-    kl_requires_grad_at(batch_site(b, r), *h);
+    *h = reshape_to("grad", *h, &v.shape);
+    kl_requires_grad(*h);
 }
 
 /* Records all nodes from the unbatched variables up to node `last` a second time, with the variables expanded over the
@@ -338,12 +336,14 @@ static void mark_variable(struct batch *b, ref r, kl_tensor *h)
 static void record_per_element(struct batch *b, ref last)
 {
     struct per_element *e = b->each;
+    const kl_site *outer = b->t->site;
     struct batch again = *b;
     again.h = e->h;
     again.batched = e->batched;
     for (ref r = e->upto + 1; r <= last; r++) {
         const struct node *n = node_at(b->g, r);
         bool depends = false;
+        b->t->site = batch_site(b, r);
         for (unsigned i = 0; i < node_nin(n) && b->live[r]; i++)
             depends |= e->again[node_in(b->g, n, i)];
         if (!depends) {
@@ -353,12 +353,13 @@ static void record_per_element(struct batch *b, ref last)
             batch_node(&again, r);
         }
         if (b->live[r] && e->variable[r] && !e->batched[r]) {
-            e->h[r] = batch_spread(b, batch_site(b, r), e->h[r], false, node_shape(b->g, r));
+            e->h[r] = batch_spread(b, e->h[r], false, node_shape(b->g, r));
             e->batched[r] = depends = true;
             mark_variable(b, r, &e->h[r]);
         }
         e->again[r] = depends;
     }
+    b->t->site = outer;
     e->upto = e->upto < last ? last : e->upto;
 }
 
@@ -369,9 +370,9 @@ static kl_tensor batch_grad(struct batch *b, ref r, bool *batched)
     struct per_element *e = b->each;
     *batched = b->batched[loss] || b->batched[variable];
     if (!b->batched[loss] || b->batched[variable])
-        return kl_grad_at(batch_site(b, r), b->h[loss], b->h[variable]);
+        return kl_grad(b->h[loss], b->h[variable]);
     record_per_element(b, loss > variable ? loss : variable);
-    return kl_grad_at(batch_site(b, r), e->h[loss], e->h[variable]);
+    return kl_grad(e->h[loss], e->h[variable]);
 }
 
 /* ---- the loop over the nodes ---- */
@@ -394,6 +395,7 @@ static void batch_map_nodes(struct batch *b, const kl_tensor *in, const bool *ba
 {
     for (ref r = 1; r < b->g->nnode; r++) {
         const struct node *n = node_at(b->g, r);
+        b->t->site = batch_site(b, r);
         if (n->op == OP_input) {
             b->h[r] = in[n->attr.leaf.index];
             b->batched[r] = batched[n->attr.leaf.index];
@@ -403,6 +405,7 @@ static void batch_map_nodes(struct batch *b, const kl_tensor *in, const bool *ba
         if (b->live[r] && b->each->variable[r])
             mark_variable(b, r, &b->h[r]);
     }
+    b->t->site = b->site;
 }
 
 bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *batched, kl_tensor *out,
@@ -424,6 +427,7 @@ bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, co
         each = (struct per_element){h + n, flag + 2 * (size_t)n, flag + 3 * (size_t)n, flag + 4 * (size_t)n, NIL};
         b->each = &each;
         mark_live(b);
+        b->site = b->t->site;
         batch_map_nodes(b, in, batched);
     }
     for (uint32_t i = 0; i < g->nout; i++) {
@@ -431,8 +435,8 @@ bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, co
         out[i] = ok ? b->h[r] : kl_none;
         out_batched[i] = ok && b->batched[r];
         struct view v;
-        if (ok && node_at(g, r)->op == OP_input && describe(b->t, b->site, "vmap", "the result", out[i], &v))
-            out[i] = reshape_to(b->site, "vmap", out[i], &v.shape); /* a result is a new handle */
+        if (ok && node_at(g, r)->op == OP_input && describe(b->t, "vmap", "the result", out[i], &v))
+            out[i] = reshape_to("vmap", out[i], &v.shape); /* a result is a new handle */
     }
     mem_free(h);
     mem_free(flag);

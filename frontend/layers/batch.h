@@ -10,7 +10,7 @@
 struct batch {
     struct thread *t;
     const struct graph *g;
-    const kl_site *site;      /* of nodes without a call site */
+    const kl_site *site;      /* of the call that records it, and of nodes without one */
     int64_t size;             /* of the batch, may be symbolic; 0: nothing is batched */
     kl_device on;             /* of the inputs: an autodiff device or not, as all that is recorded */
     bool different;           /* each element of the batch has other random bits */
@@ -27,13 +27,12 @@ bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, co
                  bool *out_batched);
 
 /* ---- batch.c: functions for the rules ---- */
-const kl_site *batch_site(const struct batch *b, ref r);
 struct shape batch_shape(const struct batch *b, const struct shape *s); /* s with a leading batch axis */
 /* h, a value of shape s, expanded over the batch if it is not batched. */
-kl_tensor batch_spread(const struct batch *b, const kl_site *site, kl_tensor h, bool batched, const struct shape *s);
-kl_tensor batch_move_axis(const kl_site *site, kl_tensor h, uint32_t rank, uint32_t from, uint32_t to);
+kl_tensor batch_spread(const struct batch *b, kl_tensor h, bool batched, const struct shape *s);
+kl_tensor batch_move_axis(kl_tensor h, uint32_t rank, uint32_t from, uint32_t to);
 /* element i */
-kl_tensor batch_pick(const struct batch *b, const kl_site *site, kl_tensor h, const struct shape *s, int64_t i);
+kl_tensor batch_pick(const struct batch *b, kl_tensor h, const struct shape *s, int64_t i);
 /* Logs once for each op that it is recorded for each element of a batch separately. */
 void batch_warn(unsigned op);
 

@@ -15,13 +15,13 @@ struct region_use { struct batched_region part[2]; };
 
 static kl_status run_part(struct batched_region *p, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    struct batch inner = {.t = p->b->t, .site = p->b->site, .size = p->b->size, .different = p->b->different};
+    struct batch inner = {.t = p->b->t, .size = p->b->size, .different = p->b->different};
     bool *batched = mem_alloc(nout + 1);
     for (uint32_t i = 0; i < nin; i++)
         p->in[i] = in[i];
     bool ok = batched && batch_graph(&inner, p->g, p->in, p->batched, out, batched);
     for (uint32_t i = 0; i < nout && ok && p->all; i++)
-        out[i] = batch_spread(p->b, p->b->site, out[i], batched[i], node_shape(p->g, p->g->out[i].value));
+        out[i] = batch_spread(p->b, out[i], batched[i], node_shape(p->g, p->g->out[i].value));
     mem_free(batched);
     return ok ? KL_OK : KL_ERR_MEMORY;
 }
@@ -41,7 +41,6 @@ struct region_batch {
     struct batch *b;
     ref r;
     const struct node *n;
-    const kl_site *site;
     kl_tensor *in, *out;      /* changed where they become parameters */
     bool *batched;
     uint32_t nin, nout;
@@ -56,7 +55,7 @@ static const struct shape *operand_shape(const struct region_batch *a, uint32_t 
 static void batch_region_spread(struct region_batch *a, uint32_t from, uint32_t count)
 {
     for (uint32_t i = from; i < from + count && a->b->size; i++) {
-        a->in[i] = batch_spread(a->b, a->site, a->in[i], a->batched[i], operand_shape(a, i));
+        a->in[i] = batch_spread(a->b, a->in[i], a->batched[i], operand_shape(a, i));
         a->batched[i] = true;
     }
 }
@@ -86,15 +85,14 @@ static kl_status batch_scan(struct region_batch *a)
     batch_region_spread(a, 0, carried);
     for (uint32_t i = carried; i < carried + scanned; i++)
         if (a->batched[i])
-            a->in[i] = batch_move_axis(a->site, a->in[i], operand_shape(a, i)->rank + 1, 1, 0);
+            a->in[i] = batch_move_axis(a->in[i], operand_shape(a, i)->rank + 1, 1, 0);
     if (!add_part(a, 0, carried + scanned, 0, carried + scanned, carried + scanned))
         return KL_ERR_MEMORY;
-    kl_status status = kl_scan_at(a->site, batch_first_region, &a->use, a->n->attr.region.length, carried, a->in,
-                                  scanned,
-                                  a->in + carried,
-                                  a->nout - carried, reverse, a->out);
+    kl_status status = kl_scan(batch_first_region, &a->use, a->n->attr.region.length, carried, a->in, scanned,
+                               a->in + carried,
+                               a->nout - carried, reverse, a->out);
     for (uint32_t i = carried; i < a->nout && batch; i++)
-        a->out[i] = batch_move_axis(a->site, a->out[i], node_shape(a->b->g, a->r + 1 + i)->rank + 1, 1, 0);
+        a->out[i] = batch_move_axis(a->out[i], node_shape(a->b->g, a->r + 1 + i)->rank + 1, 1, 0);
     return status;
 }
 
@@ -105,23 +103,21 @@ static kl_status batch_region_op(struct region_batch *a)
     switch (a->n->op) {
     case OP_cond:
         return !add_part(a, 0, 0, 0, 0, 1) || !add_part(a, 1, 0, 0, 0, 1) ? KL_ERR_MEMORY
-               : kl_cond_at(a->site, a->in[0], batch_first_region, batch_second_region, &a->use, 0, NULL, a->nout,
-                            a->out);
+               : kl_cond(a->in[0], batch_first_region, batch_second_region, &a->use, 0, NULL, a->nout, a->out);
     case OP_while:
         return !add_part(a, 0, carried, 0, carried, carried) ||
             !add_part(a, 1, carried, 0, carried, carried) ? KL_ERR_MEMORY
-               : kl_while_at(a->site, batch_first_region, batch_second_region, &a->use, carried, a->in, a->out);
+               : kl_while(batch_first_region, batch_second_region, &a->use, carried, a->in, a->out);
     case OP_scan: return batch_scan(a);
     case OP_checkpoint:
         return !add_part(a, 0, a->nin, 0, a->nin, a->nin) ? KL_ERR_MEMORY
-               : kl_checkpoint_at(a->site, batch_first_region, &a->use, a->nin, a->in, a->nout, a->out);
+               : kl_checkpoint(batch_first_region, &a->use, a->nin, a->in, a->nout, a->out);
     default: { /* custom_grad: the second takes its results and their gradients, too */
         const struct graph *g = node_region(a->b->g, a->n, 1);
         batch_region_spread(a, 0, carried);
         return !add_part(a, 0, carried, 0, carried, carried) ||
                        !add_part(a, 1, g->input.n - (a->nin - carried), 0, carried, carried) ? KL_ERR_MEMORY
-               : kl_custom_grad_at(a->site, batch_first_region, batch_second_region, &a->use, carried, a->in, a->nout,
-                                   a->out);
+               : kl_custom_grad(batch_first_region, batch_second_region, &a->use, carried, a->in, a->nout, a->out);
     }
     }
 }
@@ -135,7 +131,7 @@ static kl_status batch_custom(struct region_batch *a)
     for (uint32_t i = 0; type && i < a->nout; i++)
         type[i] = custom_type(c->result[i].dtype, &a->b->g->shape[c->result[i].shape]);
     use.type = type;
-    kl_status status = type ? record_custom(a->site, c->name, &use, a->nin, a->in, a->nout, a->out) : KL_ERR_MEMORY;
+    kl_status status = type ? record_custom(c->name, &use, a->nin, a->in, a->nout, a->out) : KL_ERR_MEMORY;
     mem_free(type);
     return status;
 }
@@ -161,7 +157,7 @@ static kl_status one_by_one(const struct region_batch *whole, kl_tensor *in, boo
     int64_t size = whole->b->size;
     kl_status status = KL_OK;
     if (size < 0)
-        return fail(whole->b->t, whole->site, KL_ERR_SHAPE, "vmap: %s is recorded for each element, and the batch has "
+        return fail(whole->b->t, KL_ERR_SHAPE, "vmap: %s is recorded for each element, and the batch has "
                     "a symbolic length", opinfo[whole->n->op].name);
     single.size = 0;
     batch_warn(whole->n->op);
@@ -169,7 +165,7 @@ static kl_status one_by_one(const struct region_batch *whole, kl_tensor *in, boo
         struct region_batch a = *whole;
         kl_tensor *out = part + (int64_t)whole->nout * size;
         for (uint32_t i = 0; i < a.nin; i++)
-            in[i] = a.batched[i] ? batch_pick(a.b, a.site, a.in[i], operand_shape(&a, i), e) : a.in[i];
+            in[i] = a.batched[i] ? batch_pick(a.b, a.in[i], operand_shape(&a, i), e) : a.in[i];
         a.b = &single;
         a.in = in;
         a.batched = batched; /* of none */
@@ -179,14 +175,14 @@ static kl_status one_by_one(const struct region_batch *whole, kl_tensor *in, boo
             part[(int64_t)i * size + e] = out[i];
     }
     for (uint32_t i = 0; i < whole->nout && !status; i++)
-        whole->out[i] = kl_stack_at(whole->site, (int)size, part + (int64_t)i * size, 0);
+        whole->out[i] = kl_stack((int)size, part + (int64_t)i * size, 0);
     return status;
 }
 
 void batch_region(struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
-    struct region_batch a = {.b = b, .r = r, .n = n, .site = batch_site(b, r), .nin = node_nin(n),
+    struct region_batch a = {.b = b, .r = r, .n = n, .nin = node_nin(n),
                       .nout = region_results(b->g, n)};
     bool any = false;
     kl_status status = KL_ERR_MEMORY;
@@ -209,7 +205,7 @@ void batch_region(struct batch *b, ref r)
     if (in && batched)
         status = apart ? one_by_one(&a, in + a.nin, batched + a.nin, in + 2 * (size_t)a.nin) : batch_with_parts(&a);
     if (status && kl_check(a.out[0]) == KL_OK)
-        refuse(b->t, a.site, status, "vmap: %s failed", opinfo[n->op].name);
+        refuse(b->t, status, "vmap: %s failed", opinfo[n->op].name);
     for (uint32_t i = 0; i < a.nout; i++) {
         if (status && !a.out[i].id)
             a.out[i] = poison(b->t);

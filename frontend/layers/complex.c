@@ -4,31 +4,31 @@
 
 struct complex_pair { kl_tensor re, im; };
 
-static kl_tensor complex_make(struct thread *t, const kl_site *site, kl_tensor re, kl_tensor im)
+static kl_tensor complex_make(struct thread *t, kl_tensor re, kl_tensor im)
 {
     struct view v = view_of(re);
-    return wrap(t, site, &layer_complex, &v, 2, (kl_tensor[]){re, im}, NULL);
+    return wrap(t, &layer_complex, &v, 2, (kl_tensor[]){re, im}, NULL);
 }
 
-static kl_tensor zeros_like(const kl_site *site, const struct view *v)
+static kl_tensor zeros_like(const struct view *v)
 {
     static const struct shape scalar;
-    return broadcast_to(site, "complex", const_like(site, v, 0), &scalar, &v->shape);
+    return broadcast_to("complex", const_like(v, 0), &scalar, &v->shape);
 }
 
 /* The parts of an operand that may be real. */
-static struct complex_pair pair_of(const kl_site *site, kl_tensor h)
+static struct complex_pair pair_of(kl_tensor h)
 {
     const struct wrapper *w = wrapper_of(h, &layer_complex);
     struct view v = view_of(h);
-    return w ? (struct complex_pair){w->part[0], w->part[1]} : (struct complex_pair){h, zeros_like(site, &v)};
+    return w ? (struct complex_pair){w->part[0], w->part[1]} : (struct complex_pair){h, zeros_like(&v)};
 }
 
-static kl_tensor complex_dense(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor complex_dense(struct thread *t, kl_tensor h)
 {
     const struct wrapper *w = wrapper_of(h, &layer_complex);
     (void)t;
-    return kl_stack_at(site, 2, w->part, -1);
+    return kl_stack(2, w->part, -1);
 }
 
 /* For an op that is linear in its operands: the ones that are numbers, one bit each; 0: another op. */
@@ -56,12 +56,12 @@ static kl_tensor complex_linear(struct thread *t, const struct call *c, unsigned
     for (unsigned i = 0; i < call_operands(c); i++) {
         if (!(numbers >> i & 1))
             continue;
-        struct complex_pair p = pair_of(c->site, c->in[i]);
+        struct complex_pair p = pair_of(c->in[i]);
         re.in[i] = p.re;
         im.in[i] = p.im;
     }
     kl_tensor r = record(&re);
-    return complex_make(t, c->site, r, record(&im));
+    return complex_make(t, r, record(&im));
 }
 
 /* Products by the op of the call: mul or dot.  A real operand has one part. */
@@ -69,67 +69,65 @@ static kl_tensor complex_product(struct thread *t, const struct call *c)
 {
     const struct wrapper *a = wrapper_of(c->in[0], &layer_complex), *b = wrapper_of(c->in[1], &layer_complex);
     if (!a)
-        return complex_make(t, c->site, call_with(c, c->in[0], b->part[0], kl_none),
+        return complex_make(t, call_with(c, c->in[0], b->part[0], kl_none),
                             call_with(c, c->in[0], b->part[1], kl_none));
     if (!b)
-        return complex_make(t, c->site, call_with(c, a->part[0], c->in[1], kl_none),
+        return complex_make(t, call_with(c, a->part[0], c->in[1], kl_none),
                             call_with(c, a->part[1], c->in[1], kl_none));
     kl_tensor rr = call_with(c, a->part[0], b->part[0], kl_none), ii = call_with(c, a->part[1], b->part[1], kl_none);
     kl_tensor ri = call_with(c, a->part[0], b->part[1], kl_none), ir = call_with(c, a->part[1], b->part[0], kl_none);
-    kl_tensor re = kl_sub_at(c->site, rr, ii);
-    return complex_make(t, c->site, re, kl_add_at(c->site, ri, ir));
+    kl_tensor re = kl_sub(rr, ii);
+    return complex_make(t, re, kl_add(ri, ir));
 }
 
 /* a / b = a conj(b) / |b|^2 */
-static kl_tensor complex_quotient(struct thread *t, const struct call *c, kl_tensor num, kl_tensor den)
+static kl_tensor complex_quotient(struct thread *t, kl_tensor num, kl_tensor den)
 {
-    const kl_site *s = c->site;
-    struct complex_pair a = pair_of(s, num);
+    struct complex_pair a = pair_of(num);
     const struct wrapper *w = wrapper_of(den, &layer_complex);
     if (!w) {
-        kl_tensor re = kl_div_at(s, a.re, den);
-        return complex_make(t, s, re, kl_div_at(s, a.im, den));
+        kl_tensor re = kl_div(a.re, den);
+        return complex_make(t, re, kl_div(a.im, den));
     }
     kl_tensor br = w->part[0], bi = w->part[1];
-    kl_tensor size = kl_add_at(s, kl_mul_at(s, br, br), kl_mul_at(s, bi, bi));
-    kl_tensor re = kl_add_at(s, kl_mul_at(s, a.re, br), kl_mul_at(s, a.im, bi));
-    kl_tensor im = kl_sub_at(s, kl_mul_at(s, a.im, br), kl_mul_at(s, a.re, bi));
-    re = kl_div_at(s, re, size);
-    return complex_make(t, s, re, kl_div_at(s, im, size));
+    kl_tensor size = kl_add(kl_mul(br, br), kl_mul(bi, bi));
+    kl_tensor re = kl_add(kl_mul(a.re, br), kl_mul(a.im, bi));
+    kl_tensor im = kl_sub(kl_mul(a.im, br), kl_mul(a.re, bi));
+    re = kl_div(re, size);
+    return complex_make(t, re, kl_div(im, size));
 }
 
 /* e^re (cos im + i sin im) */
-static kl_tensor complex_exp(struct thread *t, const kl_site *s, struct complex_pair z)
+static kl_tensor complex_exp(struct thread *t, struct complex_pair z)
 {
-    kl_tensor size = kl_exp_at(s, z.re), re = kl_mul_at(s, size, kl_cos_at(s, z.im));
-    return complex_make(t, s, re, kl_mul_at(s, size, kl_sin_at(s, z.im)));
+    kl_tensor size = kl_exp(z.re), re = kl_mul(size, kl_cos(z.im));
+    return complex_make(t, re, kl_mul(size, kl_sin(z.im)));
 }
 
 static kl_tensor call_complex(struct thread *t, const struct call *c)
 {
-    const kl_site *s = c->site;
     unsigned numbers = numbers_of(c);
     if (numbers)
         return complex_linear(t, c, numbers);
     if (c->proto.op == OP_mul || op_is_product(c->proto.op))
         return complex_product(t, c);
-    struct complex_pair a = pair_of(s, c->in[0]), b = {a.re, a.im};
+    struct complex_pair a = pair_of(c->in[0]), b = {a.re, a.im};
     struct view one = view_of(a.re);
     switch (c->proto.op) {
-    case OP_div: return complex_quotient(t, c, c->in[0], c->in[1]);
-    case OP_recip: return complex_quotient(t, c, const_like(s, &one, 1), c->in[0]);
-    case OP_exp: return complex_exp(t, s, a);
+    case OP_div: return complex_quotient(t, c->in[0], c->in[1]);
+    case OP_recip: return complex_quotient(t, const_like(&one, 1), c->in[0]);
+    case OP_exp: return complex_exp(t, a);
     case OP_log: {
-        kl_tensor re = kl_log_at(s, kl_hypot_at(s, a.re, a.im));
-        return complex_make(t, s, re, kl_atan2_at(s, a.im, a.re));
+        kl_tensor re = kl_log(kl_hypot(a.re, a.im));
+        return complex_make(t, re, kl_atan2(a.im, a.re));
     }
-    case OP_abs: return kl_hypot_at(s, a.re, a.im);
-    case OP_is_nan: return kl_or_at(s, kl_is_nan_at(s, a.re), kl_is_nan_at(s, a.im));
-    case OP_is_finite: return kl_and_at(s, kl_is_finite_at(s, a.re), kl_is_finite_at(s, a.im));
+    case OP_abs: return kl_hypot(a.re, a.im);
+    case OP_is_nan: return kl_or(kl_is_nan(a.re), kl_is_nan(a.im));
+    case OP_is_finite: return kl_and(kl_is_finite(a.re), kl_is_finite(a.im));
     case OP_eq: case OP_ne: {
-        b = pair_of(s, c->in[1]);
+        b = pair_of(c->in[1]);
         kl_tensor re = call_with(c, a.re, b.re, kl_none), im = call_with(c, a.im, b.im, kl_none);
-        return c->proto.op == OP_eq ? kl_and_at(s, re, im) : kl_or_at(s, re, im);
+        return c->proto.op == OP_eq ? kl_and(re, im) : kl_or(re, im);
     }
     default: return call_refused(t, c, KL_ERR_TYPE,
                                  "has no meaning for a complex tensor; kl_real, kl_imag and kl_abs are plain ones");
@@ -141,72 +139,71 @@ const struct layer layer_complex = {.name = "complex", .key = LAYER_Complex, .gr
 
 /* ---- making them, and their parts ---- */
 
-kl_tensor kl_complex_at(const kl_site *site, kl_tensor re, kl_tensor im)
+kl_tensor kl_complex(kl_tensor re, kl_tensor im)
 {
-    struct thread *t = checked_begin(site, "complex");
+    struct thread *t = checked_begin("complex");
     struct view a, b;
     if (!t)
         return op_failed();
-    if (!describe(t, site, "complex", "the real part", re, &a) ||
-        !describe(t, site, "complex", "the imaginary part", im, &b))
+    if (!describe(t, "complex", "the real part", re, &a) ||
+        !describe(t, "complex", "the imaginary part", im, &b))
         return compose_end(t, poison(t));
     struct shape all = a.shape;
     char x[SHAPE_TEXT], y[SHAPE_TEXT];
     if (wrapper_of(re, NULL) || wrapper_of(im, NULL))
-        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "complex: the parts are plain tensors, not %s ones",
+        return compose_end(t, refuse(t, KL_ERR_TYPE, "complex: the parts are plain tensors, not %s ones",
                                      kl_layer_name(wrapper_of(re, NULL) ? re : im)));
     if (!dtype_is_float(a.dtype) || a.dtype != b.dtype)
-        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "complex: needs two of one floating dtype, got %s and %s",
+        return compose_end(t, refuse(t, KL_ERR_TYPE, "complex: needs two of one floating dtype, got %s and %s",
                                      dtype_name(a.dtype), dtype_name(b.dtype)));
     if (!broadcast_shape(&all, &b.shape))
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "complex: shapes %s and %s do not broadcast",
+        return compose_end(t, refuse(t, KL_ERR_SHAPE, "complex: shapes %s and %s do not broadcast",
                                      shape_text(&a.shape, x, sizeof x), shape_text(&b.shape, y, sizeof y)));
     if (!shape_equal(&a.shape, &all))
-        re = broadcast_to(site, "complex", re, &a.shape, &all);
+        re = broadcast_to("complex", re, &a.shape, &all);
     if (!shape_equal(&b.shape, &all))
-        im = broadcast_to(site, "complex", im, &b.shape, &all);
-    return compose_end(t, complex_make(t, site, re, im));
+        im = broadcast_to("complex", im, &b.shape, &all);
+    return compose_end(t, complex_make(t, re, im));
 }
 
 /* A view of a plain tensor: a new handle for it. */
-static kl_tensor complex_same(const kl_site *site, const char *op, kl_tensor h)
+static kl_tensor complex_same(const char *op, kl_tensor h)
 {
     struct view v = view_of(h);
-    return reshape_to(site, op, h, &v.shape);
+    return reshape_to(op, h, &v.shape);
 }
 
-static kl_tensor of_parts(const kl_site *site, const char *op, kl_tensor z,
-                          kl_tensor (*fn)(struct thread *, const kl_site *, struct complex_pair))
+static kl_tensor of_parts(const char *op, kl_tensor z, kl_tensor (*fn)(struct thread *, struct complex_pair))
 {
     struct view v;
-    struct thread *t = floats_begin(site, op, z, &v);
-    return t ? compose_end(t, fn(t, site, pair_of(site, z))) : op_failed();
+    struct thread *t = floats_begin(op, z, &v);
+    return t ? compose_end(t, fn(t, pair_of(z))) : op_failed();
 }
 
-static kl_tensor complex_real(struct thread *t, const kl_site *s, struct complex_pair z)
+static kl_tensor complex_real(struct thread *t, struct complex_pair z)
 {
-    (void)t; return complex_same(s, "real", z.re);
+    (void)t; return complex_same("real", z.re);
 }
-static kl_tensor complex_imag(struct thread *t, const kl_site *s, struct complex_pair z)
+static kl_tensor complex_imag(struct thread *t, struct complex_pair z)
 {
-    (void)t; return complex_same(s, "imag", z.im);
+    (void)t; return complex_same("imag", z.im);
 }
-static kl_tensor complex_conj(struct thread *t, const kl_site *s, struct complex_pair z)
+static kl_tensor complex_conj(struct thread *t, struct complex_pair z)
 {
-    return complex_make(t, s, z.re, kl_neg_at(s, z.im));
+    return complex_make(t, z.re, kl_neg(z.im));
 }
-static kl_tensor complex_angle(struct thread *t, const kl_site *s, struct complex_pair z)
+static kl_tensor complex_angle(struct thread *t, struct complex_pair z)
 {
-    (void)t; return kl_atan2_at(s, z.im, z.re);
+    (void)t; return kl_atan2(z.im, z.re);
 }
 
-kl_tensor kl_real_at(const kl_site *site, kl_tensor z) { return of_parts(site, "real", z, complex_real); }
-kl_tensor kl_imag_at(const kl_site *site, kl_tensor z) { return of_parts(site, "imag", z, complex_imag); }
-kl_tensor kl_angle_at(const kl_site *site, kl_tensor z) { return of_parts(site, "angle", z, complex_angle); }
+kl_tensor kl_real(kl_tensor z) { return of_parts("real", z, complex_real); }
+kl_tensor kl_imag(kl_tensor z) { return of_parts("imag", z, complex_imag); }
+kl_tensor kl_angle(kl_tensor z) { return of_parts("angle", z, complex_angle); }
 
-kl_tensor kl_conj_at(const kl_site *site, kl_tensor z)
+kl_tensor kl_conj(kl_tensor z)
 {
     if (wrapper_of(z, &layer_complex))
-        return of_parts(site, "conj", z, complex_conj);
-    return of_parts(site, "conj", z, complex_real);
+        return of_parts("conj", z, complex_conj);
+    return of_parts("conj", z, complex_real);
 }

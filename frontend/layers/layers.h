@@ -9,7 +9,7 @@ kl_status layer_call(struct kl_call *c, const struct op_kernel *k);
 const struct op_kernel *layer_kernel(unsigned layer); /* of all ops of ops.def; NULL: the layer has none */
 /* reports that x is not a plain tensor; false */
 bool wrapper_refuse(const struct entry *x, const char *what, struct err *e);
-void wrapper_release(const kl_site *site, struct entry *x); /* its parts, as kl_release does */
+void wrapper_release(struct entry *x); /* its parts, as kl_release does */
 void wrapper_end(struct entry *x, enum death how); /* of any entry: its parts, outside of traces; needs the lock then */
 enum { WRAPPER_PARTS = 4 };
 bool wrapper_parts(kl_tensor h, kl_tensor part[WRAPPER_PARTS], uint32_t *n); /* false: it is no wrapper */

@@ -63,10 +63,10 @@ static char *names_text(const struct axis_names *n, char *buf, size_t size)
     return buf;
 }
 
-static kl_tensor named_dense(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor named_dense(struct thread *t, kl_tensor h)
 {
     (void)t;
-    return kl_dense_at(site, named_plain(h));
+    return kl_dense(named_plain(h));
 }
 
 /* ---- names of results ---- */
@@ -104,7 +104,7 @@ static kl_tensor named_wrap(struct thread *t, const struct call *c, kl_tensor y,
                                     "two axes of the result would be called '%s': give one another name first",
                                     text_of(number[i]));
     }
-    return wrap(t, c->site, &layer_named, &v, 1, &y, number);
+    return wrap(t, &layer_named, &v, 1, &y, number);
 }
 
 /* Matches axes if only axes of length 1 are added or removed, from the first axis on, or from the last. false: they do
@@ -240,22 +240,22 @@ const struct layer layer_named = {.name = "named", .key = LAYER_Named, .grad_par
 
 /* ---- setting and reading names ---- */
 
-kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names)
+kl_tensor kl_named(kl_tensor a, const char *const *names)
 {
-    struct thread *t = checked_begin(site, "named");
+    struct thread *t = checked_begin("named");
     struct view v;
     if (!t)
         return op_failed();
-    if (!describe(t, site, "named", "the tensor", a, &v))
+    if (!describe(t, "named", "the tensor", a, &v))
         return compose_end(t, poison(t));
     kl_tensor x = named_plain(a);
     if (!names)
-        return compose_end(t, wrapper_duplicate(t, site, x));
+        return compose_end(t, wrapper_duplicate(t, x));
     struct axis_names n = {.rank = v.shape.rank};
-    struct call c = {.site = site, .op = "named"};
+    struct call c = {.op = "named"};
     for (uint32_t i = 0; i < n.rank; i++)
         if (names[i] && !(n.of[i] = named_intern(names[i])))
-            return compose_end(t, refuse(t, site, KL_ERR_MEMORY, "named: out of memory"));
+            return compose_end(t, refuse(t, KL_ERR_MEMORY, "named: out of memory"));
     return compose_end(t, named_wrap(t, &c, x, &n));
 }
 
@@ -283,7 +283,7 @@ int kl_axis(kl_tensor h, const char *name)
     if (rank >= 0)
         n = names_of(h);
     if (t)
-        fail(t, NULL, KL_ERR_ARGUMENT, "axis: no axis of %s is called '%s'", names_text(&n, text, sizeof text),
+        fail(t, KL_ERR_ARGUMENT, "axis: no axis of %s is called '%s'", names_text(&n, text, sizeof text),
              name ? name : "(null)");
     return -1;
 }

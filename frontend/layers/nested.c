@@ -12,17 +12,17 @@ static _Atomic int64_t next_id = 1;
 
 static const struct wrapper *nested_of(kl_tensor h) { return wrapper_of(h, &layer_nested); }
 
-static kl_tensor with_values(struct thread *t, const kl_site *site, kl_tensor like, kl_tensor values)
+static kl_tensor with_values(struct thread *t, kl_tensor like, kl_tensor values)
 {
     const struct wrapper *w = nested_of(like);
     struct view v = view_of(values);
-    return wrap(t, site, &layer_nested, &v, 4, (kl_tensor[]){values, w->part[1], w->part[2], w->part[3]}, w->number);
+    return wrap(t, &layer_nested, &v, 4, (kl_tensor[]){values, w->part[1], w->part[2], w->part[3]}, w->number);
 }
 
-static kl_tensor nested_dense(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor nested_dense(struct thread *t, kl_tensor h)
 {
     (void)t;
-    return kl_dense_at(site, nested_of(h)->part[0]);
+    return kl_dense(nested_of(h)->part[0]);
 }
 
 /* ---- ops that do not touch the ragged axis ---- */
@@ -122,7 +122,7 @@ static kl_tensor call_nested(struct thread *t, const struct call *c)
         if (nested_of(c->in[i]))
             inner.in[i] = nested_of(c->in[i])->part[0];
     kl_tensor y = record(&inner);
-    return fate == BECOMES_PLAIN ? y : with_values(t, c->site, c->in[first], y);
+    return fate == BECOMES_PLAIN ? y : with_values(t, c->in[first], y);
 }
 
 const struct layer layer_nested = {.name = "nested", .key = LAYER_Nested, .grad_parts = 1, .call = call_nested,
@@ -130,12 +130,11 @@ const struct layer layer_nested = {.name = "nested", .key = LAYER_Nested, .grad_
 
 /* ---- making them ---- */
 
-static kl_tensor nested_fill(const kl_site *s, const struct view *like, double value, uint32_t rank,
-                             const int64_t *dims)
+static kl_tensor nested_fill(const struct view *like, double value, uint32_t rank, const int64_t *dims)
 {
     static const struct shape scalar;
     struct shape shape = shape_make(rank, dims);
-    return broadcast_to(s, "nested", const_like(s, like, value), &scalar, &shape);
+    return broadcast_to("nested", const_like(like, value), &scalar, &shape);
 }
 
 /* length + more, where `more` may be negative.  INT64_MIN, which every op refuses as a length: it may be negative. */
@@ -148,275 +147,268 @@ static int64_t length_and(int64_t length, int64_t more)
 static int64_t count_of(kl_tensor offsets) { return length_and(view_of(offsets).shape.dim[0], -1); }
 
 /* The same of symbolic lengths: each row is compared with where each component ends. */
-static kl_tensor components_by_comparison(const kl_site *s, kl_tensor offsets, int64_t count, int64_t rows)
+static kl_tensor components_by_comparison(kl_tensor offsets, int64_t count, int64_t rows)
 {
     struct view o = view_of(offsets);
-    kl_tensor end = kl_reshape_at(s, kl_narrow_at(s, offsets, 0, 1, count), 2, (int64_t[]){1, count});
-    kl_tensor row = kl_iota_at(s, o.device, (kl_dtype)o.dtype, 2, (int64_t[]){rows, 1}, 0);
-    return kl_sum_at(s, kl_cast_at(s, kl_le_at(s, end, row), KL_I32), 1, (int[]){1}, false);
+    kl_tensor end = kl_reshape(kl_narrow(offsets, 0, 1, count), 2, (int64_t[]){1, count});
+    kl_tensor row = kl_iota(o.device, (kl_dtype)o.dtype, 2, (int64_t[]){rows, 1}, 0);
+    return kl_sum(kl_cast(kl_le(end, row), KL_I32), 1, (int[]){1}, false);
 }
 
 /* For each row the number of components that have ended. */
-static kl_tensor nested_components(const kl_site *s, kl_tensor offsets, int64_t count, int64_t rows)
+static kl_tensor nested_components(kl_tensor offsets, int64_t count, int64_t rows)
 {
     const struct view index = {.dtype = KL_I32, .device = view_of(offsets).device};
     if (rows < 0 || count < 0)
-        return components_by_comparison(s, offsets, count, rows);
+        return components_by_comparison(offsets, count, rows);
     int64_t positions = rows + 1;
-    kl_tensor ended = kl_index_add_at(s, nested_fill(s, &index, 0, 1, &positions), 0, kl_narrow_at(s, offsets, 0, 1,
-                                                                                                count),
-                                      nested_fill(s, &index, 1, 1, &count));
-    return kl_narrow_at(s, kl_cumsum_at(s, ended, 0, false, false), 0, 0, rows);
+    kl_tensor ended = kl_index_add(nested_fill(&index, 0, 1, &positions), 0, kl_narrow(offsets, 0, 1, count),
+                                   nested_fill(&index, 1, 1, &count));
+    return kl_narrow(kl_cumsum(ended, 0, false, false), 0, 0, rows);
 }
 
-static kl_tensor nested_make(struct thread *t, const kl_site *site, kl_tensor values, kl_tensor offsets)
+static kl_tensor nested_make(struct thread *t, kl_tensor values, kl_tensor offsets)
 {
     struct view v = view_of(values), index = {.dtype = KL_I32, .device = v.device};
     int64_t count = count_of(offsets), number[WRAPPER_NUMBERS] = {atomic_fetch_add(&next_id, 1)};
-    kl_tensor which = nested_components(site, offsets, count, v.shape.dim[0]),
-        end = kl_add_at(site, which, const_like(site, &index, 1));
-    kl_tensor bounds = kl_stack_at(site, 2, (kl_tensor[]){kl_take_at(site, offsets, 0, which),
-                                                          kl_take_at(site, offsets, 0, end)}, 1);
-    return wrap(t, site, &layer_nested, &v, 4, (kl_tensor[]){values, offsets, which, bounds}, number);
+    kl_tensor which = nested_components(offsets, count, v.shape.dim[0]),
+        end = kl_add(which, const_like(&index, 1));
+    kl_tensor bounds = kl_stack(2, (kl_tensor[]){kl_take(offsets, 0, which), kl_take(offsets, 0, end)}, 1);
+    return wrap(t, &layer_nested, &v, 4, (kl_tensor[]){values, offsets, which, bounds}, number);
 }
 
 /* A vector of integers; false: reported. */
-static bool nested_check_integers(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h,
-                     struct view *v)
+static bool nested_check_integers(struct thread *t, const char *op, const char *what, kl_tensor h, struct view *v)
 {
     char text[SHAPE_TEXT];
-    if (!describe(t, site, op, what, h, v))
+    if (!describe(t, op, what, h, v))
         return false;
     if (v->dtype != KL_I32 && v->dtype != KL_I64)
-        return fail(t, site, KL_ERR_TYPE, "%s: %s are %s, not i32 or i64", op, what, dtype_name(v->dtype)) == KL_OK;
+        return fail(t, KL_ERR_TYPE, "%s: %s are %s, not i32 or i64", op, what, dtype_name(v->dtype)) == KL_OK;
     if (v->shape.rank != 1)
-        return fail(t, site, KL_ERR_SHAPE, "%s: %s have shape %s, not one axis", op, what,
+        return fail(t, KL_ERR_SHAPE, "%s: %s have shape %s, not one axis", op, what,
                     shape_text(&v->shape, text, sizeof text)) == KL_OK;
     return true;
 }
 
-static bool nested_plain(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+static bool nested_plain(struct thread *t, const char *op, kl_tensor h)
 {
-    return !wrapper_of(h, NULL) || fail(t, site, KL_ERR_TYPE, "%s: the values are a plain tensor, not a %s one", op,
+    return !wrapper_of(h, NULL) || fail(t, KL_ERR_TYPE, "%s: the values are a plain tensor, not a %s one", op,
                                         kl_layer_name(h)) == KL_OK;
 }
 
-kl_tensor kl_nested_at(const kl_site *site, kl_tensor values, kl_tensor offsets)
+kl_tensor kl_nested(kl_tensor values, kl_tensor offsets)
 {
-    struct thread *t = checked_begin(site, "nested");
+    struct thread *t = checked_begin("nested");
     struct view v, o;
     char text[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!describe(t, site, "nested", "the values", values, &v) || !nested_plain(t, site, "nested", values) ||
-        !nested_check_integers(t, site, "nested", "the offsets", offsets, &o))
+    if (!describe(t, "nested", "the values", values, &v) || !nested_plain(t, "nested", values) ||
+        !nested_check_integers(t, "nested", "the offsets", offsets, &o))
         return compose_end(t, poison(t));
     if (!v.shape.rank || o.shape.dim[0] < 1)
         return compose_end(t,
-                           refuse(t, site, KL_ERR_SHAPE,
+                           refuse(t, KL_ERR_SHAPE,
                                   "nested: needs values [T, ...] and offsets [B + 1], got %s and [%" PRId64 "]",
                                      shape_text(&v.shape, text, sizeof text), o.shape.dim[0]));
-    return compose_end(t, nested_make(t, site, values, offsets));
+    return compose_end(t, nested_make(t, values, offsets));
 }
 
-kl_tensor kl_nested_like_at(const kl_site *site, kl_tensor values, kl_tensor like)
+kl_tensor kl_nested_like(kl_tensor values, kl_tensor like)
 {
-    struct thread *t = checked_begin(site, "nested_like");
+    struct thread *t = checked_begin("nested_like");
     struct view v, l;
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!describe(t, site, "nested_like", "the values", values, &v) || !nested_plain(t, site, "nested_like", values) ||
-        !describe(t, site, "nested_like", "the other", like, &l))
+    if (!describe(t, "nested_like", "the values", values, &v) || !nested_plain(t, "nested_like", values) ||
+        !describe(t, "nested_like", "the other", like, &l))
         return compose_end(t, poison(t));
     if (!nested_of(like))
-        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_like: the other is no nested tensor"));
+        return compose_end(t, refuse(t, KL_ERR_TYPE, "nested_like: the other is no nested tensor"));
     if (!v.shape.rank || v.shape.dim[0] != l.shape.dim[0])
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_like: %s has not the rows of %s",
+        return compose_end(t, refuse(t, KL_ERR_SHAPE, "nested_like: %s has not the rows of %s",
                                      shape_text(&v.shape, a, sizeof a),
                                      shape_text(&l.shape, b, sizeof b)));
-    return compose_end(t, with_values(t, site, like, values));
+    return compose_end(t, with_values(t, like, values));
 }
 
 /* A length as a scalar of x's dtype. */
-static kl_tensor length_like(struct thread *t, const kl_site *site, const struct view *x, int64_t length)
+static kl_tensor length_like(struct thread *t, const struct view *x, int64_t length)
 {
     struct view v = {.dtype = x->dtype, .device = x->device, .shape = {.rank = 1, .dim = {length}}};
-    return count_like(t, site, "nested", &v, 1, 0);
+    return count_like(t, "nested", &v, 1, 0);
 }
 
-kl_tensor kl_to_nested_at(const kl_site *site, kl_tensor padded, kl_tensor lengths, int64_t rows)
+kl_tensor kl_to_nested(kl_tensor padded, kl_tensor lengths, int64_t rows)
 {
-    struct thread *t = checked_begin(site, "to_nested");
+    struct thread *t = checked_begin("to_nested");
     struct view v, n;
     char text[SHAPE_TEXT], given[SHAPE_TEXT], wanted[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!describe(t, site, "to_nested", "the tensor", padded, &v) || !nested_plain(t, site, "to_nested", padded) ||
-        !nested_check_integers(t, site, "to_nested", "the lengths", lengths, &n))
+    if (!describe(t, "to_nested", "the tensor", padded, &v) || !nested_plain(t, "to_nested", padded) ||
+        !nested_check_integers(t, "to_nested", "the lengths", lengths, &n))
         return compose_end(t, poison(t));
     struct shape all, flat = {.rank = v.shape.rank - 1};
-    if (!shape_of(t, site, "to_nested", 1, &rows, &all))
+    if (!shape_of(t, "to_nested", 1, &rows, &all))
         return compose_end(t, poison(t));
     if (v.shape.rank < 2 || v.shape.dim[0] != n.shape.dim[0] ||
         !length_times(t, v.shape.dim[0], v.shape.dim[1], &flat.dim[0]))
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "to_nested: needs [B, L, ...], lengths [B] and rows, got "
+        return compose_end(t, refuse(t, KL_ERR_SHAPE, "to_nested: needs [B, L, ...], lengths [B] and rows, got "
                                      "%s, %s and %s", shape_text(&v.shape, text, sizeof text),
                                      shape_text(&n.shape, given, sizeof given),
                                      shape_text(&all, wanted, sizeof wanted)));
     rows = all.dim[0];
     const int64_t one = 1;
-    kl_tensor offsets = kl_concat_at(site, 2, (kl_tensor[]){nested_fill(site, &n, 0, 1, &one),
-                                                            kl_cumsum_at(site, lengths, 0, false, false)}, 0);
-    offsets = kl_minimum_at(site, offsets, length_like(t, site, &n, rows));
-    kl_tensor which = kl_cast_at(site, nested_components(site, offsets, n.shape.dim[0], rows), (kl_dtype)n.dtype);
-    kl_tensor place = kl_sub_at(site, kl_arange_at(site, v.device, (kl_dtype)n.dtype, rows),
-                                kl_take_at(site, offsets, 0, which));
-    place = kl_add_at(site, kl_mul_at(site, which, length_like(t, site, &n, v.shape.dim[1])), place);
+    kl_tensor offsets = kl_concat(2, (kl_tensor[]){nested_fill(&n, 0, 1, &one),
+                                                   kl_cumsum(lengths, 0, false, false)}, 0);
+    offsets = kl_minimum(offsets, length_like(t, &n, rows));
+    kl_tensor which = kl_cast(nested_components(offsets, n.shape.dim[0], rows), (kl_dtype)n.dtype);
+    kl_tensor place = kl_sub(kl_arange(v.device, (kl_dtype)n.dtype, rows), kl_take(offsets, 0, which));
+    place = kl_add(kl_mul(which, length_like(t, &n, v.shape.dim[1])), place);
     memcpy(flat.dim + 1, v.shape.dim + 2, (flat.rank - 1) * sizeof *flat.dim);
-    return compose_end(t, nested_make(t, site, kl_take_at(site, reshape_to(site, "to_nested", padded, &flat), 0,
-                                                          place), offsets));
+    return compose_end(t, nested_make(t, kl_take(reshape_to("to_nested", padded, &flat), 0, place), offsets));
 }
 
 /* ---- along the ragged axis ---- */
 
 /* Starts op of a nested tensor; NULL: reported, and op_failed() is the result. */
-static struct thread *nested_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v)
+static struct thread *nested_begin(const char *op, kl_tensor a, struct view *v)
 {
     struct thread *t = thread_self();
-    if (!t || !describe(t, site, op, "the tensor", a, v))
+    if (!t || !describe(t, op, "the tensor", a, v))
         return NULL;
     if (nested_of(a))
-        return checked_begin(site, op);
-    fail(t, site, KL_ERR_TYPE, "%s: needs a nested tensor", op);
+        return checked_begin(op);
+    fail(t, KL_ERR_TYPE, "%s: needs a nested tensor", op);
     return NULL;
 }
 
 /* Combines rows by component, with one additional row for rows without a component. */
-static kl_tensor nested_gather(const kl_site *s, kl_tensor a, kl_tensor values, double start,
-                          kl_tensor (*combine)(const kl_site *, kl_tensor, int, kl_tensor, kl_tensor))
+static kl_tensor nested_gather(kl_tensor a, kl_tensor values, double start,
+                          kl_tensor (*combine)(kl_tensor, int, kl_tensor, kl_tensor))
 {
     const struct wrapper *w = nested_of(a);
     struct view v = view_of(values);
     v.shape.dim[0] = view_of(w->part[1]).shape.dim[0];
-    return combine(s, nested_fill(s, &v, start, v.shape.rank, v.shape.dim), 0, w->part[2], values);
+    return combine(nested_fill(&v, start, v.shape.rank, v.shape.dim), 0, w->part[2], values);
 }
 
 /* Removes that row. */
-static kl_tensor of_components(const kl_site *s, kl_tensor rows)
+static kl_tensor of_components(kl_tensor rows)
 {
-    return kl_narrow_at(s, rows, 0, 0, count_of(rows));
+    return kl_narrow(rows, 0, 0, count_of(rows));
 }
 
 /* [B, 1, ...] as many rows as each has. */
-static kl_tensor lengths_of(const kl_site *s, kl_tensor a, uint32_t rank, kl_dtype dtype)
+static kl_tensor lengths_of(kl_tensor a, uint32_t rank, kl_dtype dtype)
 {
     kl_tensor offsets = nested_of(a)->part[1];
     int64_t count = count_of(offsets);
     struct shape one = {.rank = rank, .dim = {count}};
     for (uint32_t i = 1; i < rank; i++)
         one.dim[i] = 1;
-    kl_tensor n = kl_sub_at(s, kl_narrow_at(s, offsets, 0, 1, count), kl_narrow_at(s, offsets, 0, 0, count));
-    return reshape_to(s, "nested", kl_cast_at(s, n, dtype), &one);
+    kl_tensor n = kl_sub(kl_narrow(offsets, 0, 1, count), kl_narrow(offsets, 0, 0, count));
+    return reshape_to("nested", kl_cast(n, dtype), &one);
 }
 
-static kl_tensor nested_reduce(const kl_site *s, const char *op, kl_tensor a, bool greatest, bool mean)
+static kl_tensor nested_reduce(const char *op, kl_tensor a, bool greatest, bool mean)
 {
     struct view v;
-    struct thread *t = nested_begin(s, op, a, &v);
+    struct thread *t = nested_begin(op, a, &v);
     if (!t)
         return op_failed();
     if (!dtype_is_float(v.dtype))
-        return compose_end(t, refuse(t, s, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(v.dtype)));
-    kl_tensor y = of_components(s, nested_gather(s, a, nested_of(a)->part[0], greatest ? -(double)INFINITY : 0,
-                                            greatest ? kl_index_max_at : kl_index_add_at));
-    return compose_end(t, mean ? kl_div_at(s, y, lengths_of(s, a, v.shape.rank, (kl_dtype)v.dtype)) : y);
+        return compose_end(t, refuse(t, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(v.dtype)));
+    kl_tensor y = of_components(nested_gather(a, nested_of(a)->part[0], greatest ? -(double)INFINITY : 0,
+                                            greatest ? kl_index_max : kl_index_add));
+    return compose_end(t, mean ? kl_div(y, lengths_of(a, v.shape.rank, (kl_dtype)v.dtype)) : y);
 }
 
-kl_tensor kl_nested_sum_at(const kl_site *site, kl_tensor a)
+kl_tensor kl_nested_sum(kl_tensor a)
 {
-    return nested_reduce(site, "nested_sum", a, false, false);
+    return nested_reduce("nested_sum", a, false, false);
 }
-kl_tensor kl_nested_mean_at(const kl_site *site, kl_tensor a)
+kl_tensor kl_nested_mean(kl_tensor a)
 {
-    return nested_reduce(site, "nested_mean", a, false, true);
+    return nested_reduce("nested_mean", a, false, true);
 }
-kl_tensor kl_nested_max_at(const kl_site *site, kl_tensor a)
+kl_tensor kl_nested_max(kl_tensor a)
 {
-    return nested_reduce(site, "nested_max", a, true, false);
+    return nested_reduce("nested_max", a, true, false);
 }
 
-kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a)
+kl_tensor kl_nested_softmax(kl_tensor a)
 {
     struct view v;
-    struct thread *t = nested_begin(site, "nested_softmax", a, &v);
+    struct thread *t = nested_begin("nested_softmax", a, &v);
     if (!t)
         return op_failed();
     if (!dtype_is_float(v.dtype))
-        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_softmax: needs a floating dtype, got %s",
+        return compose_end(t, refuse(t, KL_ERR_TYPE, "nested_softmax: needs a floating dtype, got %s",
                                      dtype_name(v.dtype)));
     kl_tensor x = nested_of(a)->part[0], which = nested_of(a)->part[2];
-    kl_tensor max = kl_detach_at(site, nested_gather(site, a, x, -(double)INFINITY, kl_index_max_at));
-    kl_tensor e = kl_exp_at(site, kl_sub_at(site, x, kl_take_at(site, max, 0, which)));
-    kl_tensor sum = kl_take_at(site, nested_gather(site, a, e, 0, kl_index_add_at), 0, which);
-    return compose_end(t, with_values(t, site, a, kl_div_at(site, e, sum)));
+    kl_tensor max = kl_detach(nested_gather(a, x, -(double)INFINITY, kl_index_max));
+    kl_tensor e = kl_exp(kl_sub(x, kl_take(max, 0, which)));
+    kl_tensor sum = kl_take(nested_gather(a, e, 0, kl_index_add), 0, which);
+    return compose_end(t, with_values(t, a, kl_div(e, sum)));
 }
 
-kl_tensor kl_nested_pad_at(const kl_site *site, kl_tensor a, int64_t length, double value)
+kl_tensor kl_nested_pad(kl_tensor a, int64_t length, double value)
 {
     struct view v;
-    struct thread *t = nested_begin(site, "nested_pad", a, &v);
+    struct thread *t = nested_begin("nested_pad", a, &v);
     if (!t)
         return op_failed();
     kl_tensor offsets = nested_of(a)->part[1];
     struct view n = view_of(offsets);
     struct shape grid;
-    if (!shape_of(t, site, "nested_pad", 2, (int64_t[]){count_of(offsets), length}, &grid))
+    if (!shape_of(t, "nested_pad", 2, (int64_t[]){count_of(offsets), length}, &grid))
         return compose_end(t, poison(t));
     const int64_t *dims = grid.dim, count = dims[0];
     if (v.shape.rank == KL_MAX_RANK || !v.shape.dim[0])
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_pad: needs some rows of at most %d axes",
+        return compose_end(t, refuse(t, KL_ERR_SHAPE, "nested_pad: needs some rows of at most %d axes",
                                      KL_MAX_RANK - 1));
-    kl_tensor step = kl_iota_at(site, v.device, (kl_dtype)n.dtype, 2, dims, 1);
-    kl_tensor first = kl_reshape_at(site, kl_narrow_at(site, offsets, 0, 0, count), 2, (int64_t[]){count, 1});
-    kl_tensor inside = kl_lt_at(site, step, lengths_of(site, a, 2, (kl_dtype)n.dtype));
+    kl_tensor step = kl_iota(v.device, (kl_dtype)n.dtype, 2, dims, 1);
+    kl_tensor first = kl_reshape(kl_narrow(offsets, 0, 0, count), 2, (int64_t[]){count, 1});
+    kl_tensor inside = kl_lt(step, lengths_of(a, 2, (kl_dtype)n.dtype));
     struct shape one = {.rank = v.shape.rank + 1, .dim = {count, dims[1]}};
     for (uint32_t i = 2; i < one.rank; i++)
         one.dim[i] = 1;
-    kl_tensor rows = kl_take_at(site, nested_of(a)->part[0], 0, kl_add_at(site, first, step));
-    kl_tensor padding = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
-    return compose_end(t, kl_where_at(site, reshape_to(site, "nested_pad", inside, &one), rows, padding));
+    kl_tensor rows = kl_take(nested_of(a)->part[0], 0, kl_add(first, step));
+    kl_tensor padding = kl_scalar(v.device, (kl_dtype)v.dtype, value);
+    return compose_end(t, kl_where(reshape_to("nested_pad", inside, &one), rows, padding));
 }
 
 /* [T, heads, D] as [heads, T, D]; [T, D] as it is. */
-static kl_tensor heads_first(const kl_site *s, kl_tensor x, uint32_t rank)
+static kl_tensor heads_first(kl_tensor x, uint32_t rank)
 {
-    return rank == 3 ? kl_transpose_at(s, x, 0, 1) : x;
+    return rank == 3 ? kl_transpose(x, 0, 1) : x;
 }
 
-kl_tensor kl_nested_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, bool causal)
+kl_tensor kl_nested_attention(kl_tensor q, kl_tensor k, kl_tensor v, bool causal)
 {
     struct view vq, vk, vv;
-    struct thread *t = nested_begin(site, "nested_attention", q, &vq);
+    struct thread *t = nested_begin("nested_attention", q, &vq);
     if (!t)
         return op_failed();
-    if (!describe(t, site, "nested_attention", "k", k, &vk) || !describe(t, site, "nested_attention", "v", v, &vv))
+    if (!describe(t, "nested_attention", "k", k, &vk) || !describe(t, "nested_attention", "v", v, &vv))
         return compose_end(t, poison(t));
     const struct wrapper *a = nested_of(q), *b = nested_of(k), *c = nested_of(v);
     if (!b || !c || a->number[0] != b->number[0] || a->number[0] != c->number[0])
         return compose_end(t,
-                           refuse(t, site, KL_ERR_TYPE,
-                                  "nested_attention: q, k and v are nested and have the same offsets"));
+                           refuse(t, KL_ERR_TYPE, "nested_attention: q, k and v are nested and have the same offsets"));
     uint32_t rank = vq.shape.rank;
     char x[SHAPE_TEXT], y[SHAPE_TEXT], z[SHAPE_TEXT];
     if (rank < 2 || rank > 3 || vk.shape.rank != rank || vv.shape.rank != rank ||
         (rank == 3 && (vk.shape.dim[1] != vq.shape.dim[1] || vv.shape.dim[1] != vq.shape.dim[1])))
         return compose_end(t,
-                           refuse(t, site, KL_ERR_SHAPE,
-                                  "nested_attention: needs [T, D] or [T, heads, D], got %s, %s and %s",
+                           refuse(t, KL_ERR_SHAPE, "nested_attention: needs [T, D] or [T, heads, D], got %s, %s and %s",
                                      shape_text(&vq.shape, x, sizeof x), shape_text(&vk.shape, y, sizeof y),
                                      shape_text(&vv.shape, z, sizeof z)));
-    kl_tensor out = kl_attention_at(site, heads_first(site, a->part[0], rank), heads_first(site, b->part[0], rank),
-                                    heads_first(site, c->part[0], rank), a->part[3], causal);
-    return compose_end(t, with_values(t, site, q, heads_first(site, out, rank)));
+    kl_tensor out = kl_attention(heads_first(a->part[0], rank), heads_first(b->part[0], rank),
+                                 heads_first(c->part[0], rank), a->part[3], causal);
+    return compose_end(t, with_values(t, q, heads_first(out, rank)));
 }

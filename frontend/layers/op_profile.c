@@ -130,11 +130,11 @@ kl_status kl_op_profile_begin(void)
     if (!t)
         return KL_ERR_MEMORY;
     if (!t->op_profile && !(t->op_profile = mem_alloc(sizeof *t->op_profile)))
-        return report(t, NULL, KL_ERR_MEMORY, "op_profile_begin: out of memory");
+        return report(t, KL_ERR_MEMORY, "op_profile_begin: out of memory");
     if (t->op_profile->on)
-        return report(t, NULL, KL_ERR_ARGUMENT, "op_profile_begin: it has begun");
+        return report(t, KL_ERR_ARGUMENT, "op_profile_begin: it has begun");
     if (!dispatch_layer(NULL, KL_KEY_Profiler, &layer, &e))
-        return report(t, NULL, e.code, "op_profile_begin: %s", e.msg);
+        return report(t, e.code, "op_profile_begin: %s", e.msg);
     pthread_once(&start.once, start_clock);
     t->op_profile->n = 0;
     t->op_profile->on = true;
@@ -152,7 +152,7 @@ kl_status kl_op_profile_end(uint32_t *n, const kl_op_record **records)
     if (n)
         *n = 0;
     if (!p || !p->on)
-        return t ? report(t, NULL, KL_ERR_ARGUMENT, "op_profile_end: it has not begun") : KL_ERR_MEMORY;
+        return t ? report(t, KL_ERR_ARGUMENT, "op_profile_end: it has not begun") : KL_ERR_MEMORY;
     double length = tick_length();
     for (uint32_t i = 0; i < p->n; i++)
         p->of[i].ns = (int64_t)((double)p->of[i].ns * length + 0.5);
@@ -162,5 +162,5 @@ kl_status kl_op_profile_end(uint32_t *n, const kl_op_record **records)
         *records = p->of;
     if (n)
         *n = p->n;
-    return p->lost ? report(t, NULL, KL_ERR_MEMORY, "op_profile_end: out of memory for all records") : KL_OK;
+    return p->lost ? report(t, KL_ERR_MEMORY, "op_profile_end: out of memory for all records") : KL_OK;
 }

@@ -25,13 +25,12 @@ static bool quant_product_listed(uint32_t list, unsigned n, uint32_t axis, unsig
 }
 
 /* Sums of integers times a scale: in f32 where the tensors are halves, which cannot hold the sums. */
-static kl_tensor quant_scale_sums(const struct call *c, kl_tensor y, kl_tensor scale)
+static kl_tensor quant_scale_sums(kl_tensor y, kl_tensor scale)
 {
-    return kl_mul_at(c->site, y, quant_cast(c->site, scale, view_of(y).dtype));
+    return kl_mul(y, quant_cast(scale, view_of(y).dtype));
 }
 
-static kl_tensor quant_wide_ints(const kl_site *s, const struct quant *q) { return kl_cast_at(s, quant_ints(s, q),
-                                                                                              KL_I32); }
+static kl_tensor quant_wide_ints(const struct quant *q) { return kl_cast(quant_ints(q), KL_I32); }
 
 /* The scales or zero points with the rank of the result, along the corresponding axis. */
 static kl_tensor quant_align_axis(const struct call *c, const struct quant_operand *side, kl_tensor part, uint32_t rank)
@@ -50,7 +49,7 @@ static kl_tensor quant_align_axis(const struct call *c, const struct quant_opera
         }
         s.dim[at] = q->v.shape.dim[q->axis];
     }
-    return reshape_to(c->site, c->op, part, &s);
+    return reshape_to(c->op, part, &s);
 }
 
 /* The sums of an operand's integers over the contracted axes, with the rank of the result. */
@@ -78,26 +77,25 @@ static kl_tensor placed_sums(const struct call *c, const struct quant_operand *s
             to.dim[side->first + n - nbatch] = from->dim[i];
             perm[n++] = (int)place[i];
         }
-    kl_tensor y = ncon ? kl_sum_at(c->site, ints, (int)ncon, axes, false) : ints;
-    return reshape_to(c->site, c->op, kl_permute_at(c->site, y, perm), &to);
+    kl_tensor y = ncon ? kl_sum(ints, (int)ncon, axes, false) : ints;
+    return reshape_to(c->op, kl_permute(y, perm), &to);
 }
 
 /* The product of integers minus their zero points, za and zb (kl_none: none): sum, the product of the stored integers,
  * minus za (sums of b minus zb) and zb (sums of a).  Intermediate overflows of 32 bits cancel. */
-static kl_tensor quant_subtract_zero_points(const struct call *c, kl_tensor sum, kl_tensor za, kl_tensor zb,
+static kl_tensor quant_subtract_zero_points(kl_tensor sum, kl_tensor za, kl_tensor zb,
                                             kl_tensor sums_a,
                          kl_tensor sums_b,
                          int64_t length)
 {
-    const kl_site *s = c->site;
     if (zb.id) {
-        zb = kl_cast_at(s, zb, KL_I32);
+        zb = kl_cast(zb, KL_I32);
         struct view v = view_of(zb);
-        sum = kl_sub_at(s, sum, kl_mul_at(s, zb, sums_a));
-        kl_tensor terms = za.id ? kl_mul_at(s, zb, kl_length_scalar_at(s, v.device, KL_I32, length)) : kl_none;
-        sums_b = za.id ? kl_sub_at(s, sums_b, terms) : sums_b;
+        sum = kl_sub(sum, kl_mul(zb, sums_a));
+        kl_tensor terms = za.id ? kl_mul(zb, kl_length_scalar(v.device, KL_I32, length)) : kl_none;
+        sums_b = za.id ? kl_sub(sums_b, terms) : sums_b;
     }
-    return za.id ? kl_sub_at(s, sum, kl_mul_at(s, kl_cast_at(s, za, KL_I32), sums_b)) : sum;
+    return za.id ? kl_sub(sum, kl_mul(kl_cast(za, KL_I32), sums_b)) : sum;
 }
 
 static kl_tensor dot_of(const struct call *c, kl_tensor a, kl_tensor b)
@@ -107,57 +105,56 @@ static kl_tensor dot_of(const struct call *c, kl_tensor a, kl_tensor b)
 
 static kl_tensor whole_product(const struct call *c, const struct quant_operand *a, const struct quant_operand *b)
 {
-    kl_tensor x = quant_wide_ints(c->site, &a->q), w = quant_wide_ints(c->site, &b->q), sum = dot_of(c, x, w);
+    kl_tensor x = quant_wide_ints(&a->q), w = quant_wide_ints(&b->q), sum = dot_of(c, x, w);
     uint32_t rank = view_of(sum).shape.rank;
     kl_tensor za = a->q.part[2].id ? quant_align_axis(c, a, a->q.part[2], rank) : kl_none;
     kl_tensor zb = b->q.part[2].id ? quant_align_axis(c, b, b->q.part[2], rank) : kl_none;
     int64_t length = 1;
     for (unsigned i = 0; i < c->proto.attr.dot.ncon; i++)
         length *= a->q.v.shape.dim[axis_get(a->con, i)];
-    sum = quant_subtract_zero_points(c, sum, za, zb, zb.id ? placed_sums(c, a, x, rank) : kl_none,
+    sum = quant_subtract_zero_points(sum, za, zb, zb.id ? placed_sums(c, a, x, rank) : kl_none,
                   za.id ? placed_sums(c, b, w, rank) : kl_none, length);
-    kl_tensor y = kl_cast_at(c->site, sum, (kl_dtype)dtype_compute(a->q.v.dtype));
-    y = quant_scale_sums(c, y, quant_align_axis(c, a, a->q.part[1], rank));
-    return quant_cast(c->site, quant_scale_sums(c, y, quant_align_axis(c, b, b->q.part[1], rank)), a->q.v.dtype);
+    kl_tensor y = kl_cast(sum, (kl_dtype)dtype_compute(a->q.v.dtype));
+    y = quant_scale_sums(y, quant_align_axis(c, a, a->q.part[1], rank));
+    return quant_cast(quant_scale_sums(y, quant_align_axis(c, b, b->q.part[1], rank)), a->q.v.dtype);
 }
 
 /* [blocks, block, rest] of a matrix whose axis `con` is contracted. */
-static kl_tensor quant_split_blocks(const struct call *c, kl_tensor x, const struct view *v, uint32_t con,
+static kl_tensor quant_split_blocks(kl_tensor x, const struct view *v, uint32_t con,
                                     int64_t block)
 {
     const int transpose[2] = {1, 0};
     if (con)
-        x = kl_permute_at(c->site, x, transpose);
-    return kl_reshape_at(c->site, x, 3, (int64_t[]){v->shape.dim[con] / block, block, v->shape.dim[!con]});
+        x = kl_permute(x, transpose);
+    return kl_reshape(x, 3, (int64_t[]){v->shape.dim[con] / block, block, v->shape.dim[!con]});
 }
 
 /* Scales or zero points as [blocks, rest]: of blocks, or the same for all of them. */
-static kl_tensor of_blocks(const struct call *c, kl_tensor part, uint32_t con)
+static kl_tensor of_blocks(kl_tensor part, uint32_t con)
 {
     const int transpose[2] = {1, 0};
-    return con && part.id ? kl_permute_at(c->site, part, transpose) : part;
+    return con && part.id ? kl_permute(part, transpose) : part;
 }
 
 /* Two matrices, one or both with blocks of the contracted axis: sum over blocks of scale a * scale b * product of
  * integers. */
-static kl_tensor block_product(const struct call *c, const struct quant_operand *a, const struct quant_operand *b)
+static kl_tensor block_product(const struct quant_operand *a, const struct quant_operand *b)
 {
-    const kl_site *s = c->site;
     uint32_t ca = axis_get(a->con, 0), cb = axis_get(b->con, 0);
     int64_t block = a->q.grain == QUANT_BLOCK ? a->q.block : b->q.block;
     const int first = 0, one = 1;
-    kl_tensor x = quant_split_blocks(c, quant_wide_ints(s, &a->q), &a->q.v, ca, block), w = quant_split_blocks(c,
-        quant_wide_ints(s, &b->q), &b->q.v, cb, block);
-    kl_tensor sum = kl_dot_general_at(s, x, w, 1, &first, &first, 1, &one, &one); /* [blocks, M, N] */
-    kl_tensor za = of_blocks(c, a->q.part[2], ca), zb = of_blocks(c, b->q.part[2], cb);
-    sum = quant_subtract_zero_points(c, sum, za.id ? kl_unsqueeze_at(s, za, 2) : za, zb.id ? kl_unsqueeze_at(s, zb, 1)
+    kl_tensor x = quant_split_blocks(quant_wide_ints(&a->q), &a->q.v, ca, block);
+    kl_tensor w = quant_split_blocks(quant_wide_ints(&b->q), &b->q.v, cb, block);
+    kl_tensor sum = kl_dot_general(x, w, 1, &first, &first, 1, &one, &one); /* [blocks, M, N] */
+    kl_tensor za = of_blocks(a->q.part[2], ca), zb = of_blocks(b->q.part[2], cb);
+    sum = quant_subtract_zero_points(sum, za.id ? kl_unsqueeze(za, 2) : za, zb.id ? kl_unsqueeze(zb, 1)
                                      : zb,
-                  zb.id ? kl_unsqueeze_at(s, kl_sum_at(s, x, 1, &one, false), 2) : kl_none,
-                  za.id ? kl_unsqueeze_at(s, kl_sum_at(s, w, 1, &one, false), 1) : kl_none, block);
-    kl_tensor y = kl_cast_at(s, sum, (kl_dtype)dtype_compute(a->q.v.dtype));
-    y = quant_scale_sums(c, y, kl_unsqueeze_at(s, of_blocks(c, a->q.part[1], ca), 2));
-    y = quant_scale_sums(c, y, kl_unsqueeze_at(s, of_blocks(c, b->q.part[1], cb), 1));
-    return quant_cast(s, kl_sum_at(s, y, 1, &first, false), a->q.v.dtype);
+                  zb.id ? kl_unsqueeze(kl_sum(x, 1, &one, false), 2) : kl_none,
+                  za.id ? kl_unsqueeze(kl_sum(w, 1, &one, false), 1) : kl_none, block);
+    kl_tensor y = kl_cast(sum, (kl_dtype)dtype_compute(a->q.v.dtype));
+    y = quant_scale_sums(y, kl_unsqueeze(of_blocks(a->q.part[1], ca), 2));
+    y = quant_scale_sums(y, kl_unsqueeze(of_blocks(b->q.part[1], cb), 1));
+    return quant_cast(kl_sum(y, 1, &first, false), a->q.v.dtype);
 }
 
 enum way { FLOATS, WHOLE, BLOCKS };
@@ -211,7 +208,7 @@ static kl_status float_product_value(void *ctx, const kl_tensor *in, uint32_t ni
     const struct float_product *w = ctx;
     struct quant_operand a = side_in(w, 0, in), b = side_in(w, 1, in);
     (void)nin, (void)nout;
-    out[0] = w->way == WHOLE ? whole_product(w->c, &a, &b) : block_product(w->c, &a, &b);
+    out[0] = w->way == WHOLE ? whole_product(w->c, &a, &b) : block_product(&a, &b);
     return KL_OK;
 }
 
@@ -219,30 +216,28 @@ static kl_status float_product_value(void *ctx, const kl_tensor *in, uint32_t ni
  * gradient. */
 static kl_tensor float_of(const struct float_product *w, unsigned i, const kl_tensor *in)
 {
-    const kl_site *s = w->c->site;
     struct quant_operand side = side_in(w, i, in);
     if (!w->source[i])
-        return quant_dense(s, &side.q);
+        return quant_dense(&side.q);
     kl_tensor zero = side.q.part[2];
     const struct view number = {.dtype = side.q.type == KL_Q_U8 ? KL_U8 : KL_I8, .device = side.q.v.device};
     static const struct shape scalar;
-    struct call q = {.site = s, .op = w->c->op, .proto.op = OP_quantize, .in[0] = in[w->source[i] - 1]};
-    q.in[1] = quant_spread(s, &side.q, side.q.part[1]);
-    q.in[2] = zero.id ? quant_spread(s, &side.q, zero)
-                      : broadcast_to(s, w->c->op, const_like(s, &number, 0), &scalar, &side.q.v.shape);
-    struct call d = {.site = s, .op = w->c->op, .proto.op = OP_dequantize, .in = {record(&q), q.in[1], q.in[2]}};
+    struct call q = {.op = w->c->op, .proto.op = OP_quantize, .in[0] = in[w->source[i] - 1]};
+    q.in[1] = quant_spread(&side.q, side.q.part[1]);
+    q.in[2] = zero.id ? quant_spread(&side.q, zero)
+                      : broadcast_to(w->c->op, const_like(&number, 0), &scalar, &side.q.v.shape);
+    struct call d = {.op = w->c->op, .proto.op = OP_dequantize, .in = {record(&q), q.in[1], q.in[2]}};
     return record(&d);
 }
 
 static kl_status float_product_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct float_product *w = ctx;
-    const kl_site *s = w->c->site;
     kl_tensor y = dot_of(w->c, float_of(w, 0, in), float_of(w, 1, in));
-    kl_tensor loss = kl_sum_all_at(s, kl_mul_at(s, y, in[nin - 1])); /* in[], the result, its gradient */
+    kl_tensor loss = kl_sum_all(kl_mul(y, in[nin - 1])); /* in[], the result, its gradient */
     for (uint32_t i = 0, k = 0; i + 2 < nin && k < nout; i++)
         if (dtype_is_float(view_of(in[i]).dtype))
-            out[k++] = kl_grad_at(s, loss, in[i]);
+            out[k++] = kl_grad(loss, in[i]);
     return KL_OK;
 }
 
@@ -270,11 +265,11 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
             in[n++] = source, w.source[i] = n;
     }
     if (!n)
-        return w.way == WHOLE ? whole_product(c, &w.side[0], &w.side[1]) : block_product(c, &w.side[0], &w.side[1]);
+        return w.way == WHOLE ? whole_product(c, &w.side[0], &w.side[1]) : block_product(&w.side[0], &w.side[1]);
     for (unsigned i = 0; i < 2; i++)
         for (unsigned k = 0; k < 3; k++)
             if (w.side[i].q.part[k].id)
                 in[n++] = w.side[i].q.part[k], w.part[i][k] = n;
-    record_custom_grad(c->site, c->op, float_product_value, float_product_gradient, &w, n, in, 1, &out);
+    record_custom_grad(c->op, float_product_value, float_product_gradient, &w, n, in, 1, &out);
     return out;
 }

@@ -148,19 +148,19 @@ static kl_tensor quant_view_part(const struct call *c, const struct quant *q, co
 {
     struct shape s = quant_scale_shape(to), first;
     if (!part.id || to->grain == QUANT_TENSOR)
-        return part.id ? reshape_to(c->site, c->op, part, &s) : part;
-    kl_tensor x = call_with(c, quant_spread(c->site, q, part), c->in[1], kl_none);
+        return part.id ? reshape_to(c->op, part, &s) : part;
+    kl_tensor x = call_with(c, quant_spread(q, part), c->in[1], kl_none);
     if (to->grain == QUANT_AXIS) {
         for (uint32_t i = 0; i < s.rank; i++)
             if (i != to->axis && to->v.shape.dim[i] != 1)
-                x = kl_narrow_at(c->site, x, (int)i, 0, 1);
+                x = kl_narrow(x, (int)i, 0, 1);
         return x;
     }
     if (shape_equal(&s, &to->v.shape))
         return x;
     first = quant_cut_shape(&to->v.shape, to->axis, to->block);
-    x = kl_narrow_at(c->site, reshape_to(c->site, c->op, x, &first), (int)to->axis + 1, 0, 1);
-    return reshape_to(c->site, c->op, x, &s);
+    x = kl_narrow(reshape_to(c->op, x, &first), (int)to->axis + 1, 0, 1);
+    return reshape_to(c->op, x, &s);
 }
 
 bool quant_view_scales(struct thread *t, const struct call *c, const struct quant *q, struct quant *to)
@@ -168,7 +168,7 @@ bool quant_view_scales(struct thread *t, const struct call *c, const struct quan
     struct quant_share share;
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (q->grain != QUANT_TENSOR && !share_of_view(c, q, &to->v.shape, &share))
-        return fail(t, c->site, KL_ERR_SHAPE, "%s: the scales of %s of axis %u of a quantized %s cannot follow to %s: "
+        return fail(t, KL_ERR_SHAPE, "%s: the scales of %s of axis %u of a quantized %s cannot follow to %s: "
                     "kl_dense gives a plain tensor", c->op, q->grain == QUANT_BLOCK ? "blocks" : "slices", q->axis,
                     shape_text(&q->v.shape, a, sizeof a), shape_text(&to->v.shape, b, sizeof b)) == KL_OK;
     if (q->grain != QUANT_TENSOR)

@@ -21,10 +21,10 @@ struct quant quant_of(struct thread *t, kl_tensor h)
     return q;
 }
 
-static kl_tensor quantized_make(struct thread *t, const kl_site *site, const struct quant *q)
+static kl_tensor quantized_make(struct thread *t, const struct quant *q)
 {
     const int64_t number[WRAPPER_NUMBERS] = {q->type, q->grain, q->axis, q->block};
-    return wrap(t, site, &layer_quantized, &q->v, 3, q->part, number);
+    return wrap(t, &layer_quantized, &q->v, 3, q->part, number);
 }
 
 /* ---- shapes ---- */
@@ -51,17 +51,16 @@ struct shape quant_scale_shape(const struct quant *q)
 }
 
 /* Broadcast to each element. */
-kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor scale)
+kl_tensor quant_spread(const struct quant *q, kl_tensor scale)
 {
     struct shape s = quant_scale_shape(q);
     if (shape_equal(&s, &q->v.shape))
         return scale;
     if (q->grain != QUANT_BLOCK)
-        return broadcast_to(site, "quantized", scale, &s, &q->v.shape);
+        return broadcast_to("quantized", scale, &s, &q->v.shape);
     struct shape cut = quant_cut_shape(&q->v.shape, q->axis, q->block), one = cut;
     one.dim[q->axis + 1] = 1;
-    return reshape_to(site, "quantized", broadcast_to(site, "quantized", reshape_to(site, "quantized", scale, &one),
-                                                      &one, &cut),
+    return reshape_to("quantized", broadcast_to("quantized", reshape_to("quantized", scale, &one), &one, &cut),
                       &q->v.shape);
 }
 
@@ -70,124 +69,122 @@ kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor sca
 static unsigned quantized_ints_dtype(kl_qtype type) { return type == KL_Q_U8 ? KL_U8 : KL_I8; }
 
 /* Packs pairs along the last axis into bytes, the first in the low half. */
-static kl_tensor quantized_pack(const kl_site *s, const struct quant *q, kl_tensor ints)
+static kl_tensor quantized_pack(const struct quant *q, kl_tensor ints)
 {
     const struct view byte = {.dtype = KL_U8, .device = q->v.device};
     uint32_t last = q->v.shape.rank - 1;
     struct shape pairs = quant_cut_shape(&q->v.shape, last, 2), bytes = q->v.shape;
     bytes.dim[last] /= 2;
-    kl_tensor u = kl_and_at(s, kl_bitcast_at(s, ints, KL_U8), const_like(s, &byte, 15));
-    u = reshape_to(s, "quantized", u, &pairs);
-    kl_tensor low = kl_narrow_at(s, u, -1, 0, 1), high = kl_shl_at(s, kl_narrow_at(s, u, -1, 1, 1),
-                                                                   const_like(s, &byte, 4));
-    return reshape_to(s, "quantized", kl_or_at(s, low, high), &bytes);
+    kl_tensor u = kl_and(kl_bitcast(ints, KL_U8), const_like(&byte, 15));
+    u = reshape_to("quantized", u, &pairs);
+    kl_tensor low = kl_narrow(u, -1, 0, 1), high = kl_shl(kl_narrow(u, -1, 1, 1), const_like(&byte, 4));
+    return reshape_to("quantized", kl_or(low, high), &bytes);
 }
 
-static kl_tensor quantized_unpack(const kl_site *s, const struct quant *q)
+static kl_tensor quantized_unpack(const struct quant *q)
 {
     const struct view byte = {.dtype = KL_U8, .device = q->v.device}, number = {.dtype = KL_I8, .device = q->v.device};
     struct shape pairs = quant_cut_shape(&q->v.shape, q->v.shape.rank - 1, 2), one = pairs;
     one.dim[one.rank - 1] = 1;
-    kl_tensor u = broadcast_to(s, "quantized", reshape_to(s, "quantized", q->part[0], &one), &one, &pairs);
-    kl_tensor half = kl_shl_at(s, kl_iota_at(s, q->v.device, KL_U8, (int)pairs.rank, pairs.dim, -1),
-                               const_like(s, &byte, 2));
-    u = kl_and_at(s, kl_shr_at(s, u, half), const_like(s, &byte, 15));
-    kl_tensor moved = kl_bitcast_at(s, kl_xor_at(s, u, const_like(s, &byte, 8)), KL_I8); /* 0..15 for -8..7 */
-    return reshape_to(s, "quantized", kl_sub_at(s, moved, const_like(s, &number, 8)), &q->v.shape);
+    kl_tensor u = broadcast_to("quantized", reshape_to("quantized", q->part[0], &one), &one, &pairs);
+    kl_tensor half = kl_shl(kl_iota(q->v.device, KL_U8, (int)pairs.rank, pairs.dim, -1), const_like(&byte, 2));
+    u = kl_and(kl_shr(u, half), const_like(&byte, 15));
+    kl_tensor moved = kl_bitcast(kl_xor(u, const_like(&byte, 8)), KL_I8); /* 0..15 for -8..7 */
+    return reshape_to("quantized", kl_sub(moved, const_like(&number, 8)), &q->v.shape);
 }
 
-kl_tensor quant_ints(const kl_site *site, const struct quant *q)
+kl_tensor quant_ints(const struct quant *q)
 {
-    return q->made.id ? q->made : q->type == KL_Q_I4 ? quantized_unpack(site, q) : q->part[0];
+    return q->made.id ? q->made : q->type == KL_Q_I4 ? quantized_unpack(q) : q->part[0];
 }
 
-static kl_tensor zero_or_none(const kl_site *site, const struct quant *q)
+static kl_tensor zero_or_none(const struct quant *q)
 {
     static const struct shape scalar;
     const struct view number = {.dtype = quantized_ints_dtype(q->type), .device = q->v.device};
-    return q->part[2].id ? quant_spread(site, q, q->part[2])
-                         : broadcast_to(site, "quantized", const_like(site, &number, 0), &scalar, &q->v.shape);
+    return q->part[2].id ? quant_spread(q, q->part[2])
+                         : broadcast_to("quantized", const_like(&number, 0), &scalar, &q->v.shape);
 }
 
-kl_tensor quant_dense(const kl_site *site, const struct quant *q)
+kl_tensor quant_dense(const struct quant *q)
 {
-    struct call c = {.site = site, .op = "quantized", .proto.op = OP_dequantize, .in[0] = quant_ints(site, q)};
-    c.in[1] = quant_spread(site, q, q->part[1]);
-    c.in[2] = zero_or_none(site, q);
+    struct call c = {.op = "quantized", .proto.op = OP_dequantize, .in[0] = quant_ints(q)};
+    c.in[1] = quant_spread(q, q->part[1]);
+    c.in[2] = zero_or_none(q);
     return record(&c);
 }
 
-static kl_tensor quantized_dense(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor quantized_dense(struct thread *t, kl_tensor h)
 {
     struct quant q = quant_of(t, h);
-    return quant_dense(site, &q);
+    return quant_dense(&q);
 }
 
 /* Quantizes x with the scheme and scales of q; q->v describes x. */
-static kl_tensor quantized_from_float(struct thread *t, const kl_site *s, struct quant *q, kl_tensor x)
+static kl_tensor quantized_from_float(struct thread *t, struct quant *q, kl_tensor x)
 {
-    kl_tensor scale = quant_spread(s, q, q->part[1]);
+    kl_tensor scale = quant_spread(q, q->part[1]);
     /* saturates at 4 bits: almost half a step beyond 7 and -8, in values that every dtype represents */
     if (q->type == KL_Q_I4) {
-        kl_tensor high = kl_mul_at(s, scale, const_like(s, &q->v, 7.46875)),
-            low = kl_mul_at(s, scale, const_like(s, &q->v, -8.4375));
-        x = kl_maximum_at(s, kl_minimum_at(s, x, high), low);
+        kl_tensor high = kl_mul(scale, const_like(&q->v, 7.46875)),
+            low = kl_mul(scale, const_like(&q->v, -8.4375));
+        x = kl_maximum(kl_minimum(x, high), low);
     }
-    struct call c = {.site = s, .op = "quantized", .proto.op = OP_quantize, .in = {x, scale, zero_or_none(s, q)}};
+    struct call c = {.op = "quantized", .proto.op = OP_quantize, .in = {x, scale, zero_or_none(q)}};
     q->part[0] = record(&c);
     if (q->type == KL_Q_I4)
-        q->part[0] = quantized_pack(s, q, q->part[0]);
-    return quantized_make(t, s, q);
+        q->part[0] = quantized_pack(q, q->part[0]);
+    return quantized_make(t, q);
 }
 
 /* ---- scales from ranges ---- */
 
 /* From the least and greatest elements, in the shape of the scales.  Of halves it is computed in f32, in which no range
  * overflows, and rounded to a scale. */
-static void scale_of_range(const kl_site *s, struct quant *q, kl_tensor low, kl_tensor high)
+static void scale_of_range(struct quant *q, kl_tensor low, kl_tensor high)
 {
     struct view wide = q->v;
     const struct view *v = &wide;
     wide.dtype = dtype_compute(wide.dtype);
-    low = quant_cast(s, low, v->dtype);
-    high = quant_cast(s, high, v->dtype);
+    low = quant_cast(low, v->dtype);
+    high = quant_cast(high, v->dtype);
     if (q->type != KL_Q_U8) {
-        kl_tensor size = kl_maximum_at(s, high, kl_neg_at(s, low));
-        q->part[1] = quant_cast(s, kl_div_at(s, size, const_like(s, v, q->type == KL_Q_I8 ? 127 : 7)), q->v.dtype);
+        kl_tensor size = kl_maximum(high, kl_neg(low));
+        q->part[1] = quant_cast(kl_div(size, const_like(v, q->type == KL_Q_I8 ? 127 : 7)), q->v.dtype);
         q->part[2] = kl_none;
         return;
     }
-    kl_tensor zero = const_like(s, v, 0);
-    low = kl_minimum_at(s, low, zero); /* 0 is exact */
-    high = kl_maximum_at(s, high, zero);
-    q->part[1] = quant_cast(s, kl_div_at(s, kl_sub_at(s, high, low), const_like(s, v, 255)), q->v.dtype);
-    low = kl_div_at(s, kl_neg_at(s, low), quant_cast(s, q->part[1], v->dtype));
-    q->part[2] = kl_cast_at(s, kl_round_at(s, low), KL_U8);
+    kl_tensor zero = const_like(v, 0);
+    low = kl_minimum(low, zero); /* 0 is exact */
+    high = kl_maximum(high, zero);
+    q->part[1] = quant_cast(kl_div(kl_sub(high, low), const_like(v, 255)), q->v.dtype);
+    low = kl_div(kl_neg(low), quant_cast(q->part[1], v->dtype));
+    q->part[2] = kl_cast(kl_round(low), KL_U8);
 }
 
 /* The least or greatest of the elements that share a scale. */
-static kl_tensor quantized_extreme(const kl_site *s, const struct quant *q, kl_tensor x, bool greatest)
+static kl_tensor quantized_extreme(const struct quant *q, kl_tensor x, bool greatest)
 {
     int axes[KL_MAX_RANK], n = 0;
     struct shape kept = quant_scale_shape(q);
     if (q->grain == QUANT_BLOCK) {
         struct shape cut = quant_cut_shape(&q->v.shape, q->axis, q->block);
-        x = reshape_to(s, "quantized", x, &cut);
+        x = reshape_to("quantized", x, &cut);
         axes[n++] = (int)q->axis + 1;
     } else {
         for (uint32_t i = 0; i < q->v.shape.rank; i++)
             if (q->grain == QUANT_TENSOR || i != q->axis)
                 axes[n++] = (int)i;
     }
-    x = greatest ? kl_max_at(s, x, n, axes, true) : kl_min_at(s, x, n, axes, true);
-    return reshape_to(s, "quantized", x, &kept);
+    x = greatest ? kl_max(x, n, axes, true) : kl_min(x, n, axes, true);
+    return reshape_to("quantized", x, &kept);
 }
 
-static kl_tensor quantize_by_range(struct thread *t, const kl_site *s, struct quant *q, kl_tensor x)
+static kl_tensor quantize_by_range(struct thread *t, struct quant *q, kl_tensor x)
 {
-    kl_tensor still = kl_detach_at(s, x);
-    scale_of_range(s, q, quantized_extreme(s, q, still, false), quantized_extreme(s, q, still, true));
-    return quantized_from_float(t, s, q, x);
+    kl_tensor still = kl_detach(x);
+    scale_of_range(q, quantized_extreme(q, still, false), quantized_extreme(q, still, true));
+    return quantized_from_float(t, q, x);
 }
 
 /* ---- ops ---- */
@@ -228,19 +225,18 @@ static kl_tensor made_ints(struct thread *t, kl_tensor packed) { return source_o
  * that the rest of the table is not read. */
 static kl_tensor quantized_rows(const struct call *c, const struct quant *q)
 {
-    const kl_site *s = c->site;
     uint32_t g = c->proto.attr.axis.axis, more = view_of(c->in[1]).shape.rank;
     struct shape scales = quant_scale_shape(q), own = {.rank = scales.rank + more - 1};
     bool takes = scales.dim[g] == q->v.shape.dim[g]; /* the rows differ in their scales */
     bool bytes = q->type == KL_Q_I4 && g + 1 < scales.rank; /* pairs stay together */
-    kl_tensor ints = call_with(c, bytes ? q->part[0] : quant_ints(s, q), c->in[1], kl_none);
+    kl_tensor ints = call_with(c, bytes ? q->part[0] : quant_ints(q), c->in[1], kl_none);
     kl_tensor part[2] = {kl_none, kl_none};
     struct quant rows = {.type = q->type == KL_Q_I4 ? KL_Q_I8 : q->type, .grain = q->grain, .block = q->block,
                          .axis = q->axis < g ? q->axis : q->axis + more - 1, .v = view_of(ints), .part = {ints}};
     rows.v.dtype = q->v.dtype;
     if (bytes) {
         rows.v.shape.dim[rows.v.shape.rank - 1] *= 2;
-        ints = quantized_unpack(s, &rows);
+        ints = quantized_unpack(&rows);
     }
     for (uint32_t i = 0, k = 0; i < scales.rank; i++)
         for (uint32_t j = 0; j < (i == g ? more : 1); j++, k++)
@@ -249,14 +245,14 @@ static kl_tensor quantized_rows(const struct call *c, const struct quant *q)
         if (!q->part[1 + i].id)
             continue;
         part[i] = takes ? call_with(c, q->part[1 + i], c->in[1], kl_none) : q->part[1 + i];
-        part[i] = reshape_to(s, c->op, part[i], &own);
-        part[i] = q->grain == QUANT_BLOCK ? quant_spread(s, &rows, part[i])
-                                          : broadcast_to(s, c->op, part[i], &own, &rows.v.shape);
+        part[i] = reshape_to(c->op, part[i], &own);
+        part[i] = q->grain == QUANT_BLOCK ? quant_spread(&rows, part[i])
+                                          : broadcast_to(c->op, part[i], &own, &rows.v.shape);
     }
     rows.grain = QUANT_TENSOR;
-    struct call of = {.site = s, .op = c->op, .proto.op = OP_dequantize, .in = {ints, part[0], part[1]}};
+    struct call of = {.op = c->op, .proto.op = OP_dequantize, .in = {ints, part[0], part[1]}};
     if (!part[1].id)
-        of.in[2] = zero_or_none(s, &rows);
+        of.in[2] = zero_or_none(&rows);
     return record(&of);
 }
 
@@ -265,7 +261,7 @@ static kl_tensor quantized_gather(struct thread *t, const struct call *c, const 
 {
     bool differentiable = q->type == KL_Q_I4 ? q->made.id : quant_source(t, q->part[0]).id;
     bool blocks = q->grain == QUANT_BLOCK && q->axis == c->proto.attr.axis.axis;
-    return differentiable || blocks ? call_with(c, quant_dense(c->site, q), c->in[1], kl_none) : quantized_rows(c, q);
+    return differentiable || blocks ? call_with(c, quant_dense(q), c->in[1], kl_none) : quantized_rows(c, q);
 }
 
 /* A view of everything, or a selection of elements: the same integers, whose scales follow. */
@@ -277,7 +273,7 @@ static kl_tensor quantized_view(struct thread *t, const struct call *c)
         return quantized_gather(t, c, &q);
     kl_tensor source = nibbles ? q.made : quant_source(t, q.part[0]), x;
     /* if a gradient may be requested: the same integers, made from floats */
-    x = call_with(c, source.id ? quant_dense(c->site, &q) : quant_ints(c->site, &q), c->in[1], kl_none);
+    x = call_with(c, source.id ? quant_dense(&q) : quant_ints(&q), c->in[1], kl_none);
     to.v.shape = view_of(x).shape;
     to.made = kl_none;
     if (!quant_view_scales(t, c, &q, &to))
@@ -287,9 +283,9 @@ static kl_tensor quantized_view(struct thread *t, const struct call *c)
                     (c->proto.op == OP_permute && !source.id)))
         to.type = KL_Q_I8;
     if (source.id)
-        return quantized_from_float(t, c->site, &to, x);
-    to.part[0] = to.type == KL_Q_I4 ? quantized_pack(c->site, &to, x) : x;
-    return quantized_make(t, c->site, &to);
+        return quantized_from_float(t, &to, x);
+    to.part[0] = to.type == KL_Q_I4 ? quantized_pack(&to, x) : x;
+    return quantized_make(t, &to);
 }
 
 /* Computes in floats; if the result is a float, it is quantized like the first quantized operand. */
@@ -310,7 +306,7 @@ static kl_tensor quantized_elementwise(struct thread *t, const struct call *c)
         q.grain = QUANT_TENSOR;
     q.axis = axis;
     q.v = v;
-    return quantize_by_range(t, c->site, &q, y);
+    return quantize_by_range(t, &q, y);
 }
 
 static kl_tensor call_quantized(struct thread *t, const struct call *c)
@@ -333,103 +329,100 @@ const struct layer layer_quantized = {.name = "quantized", .key = LAYER_Quantize
 /* ---- making them ---- */
 
 /* Completes a scheme for a tensor; false: reported. */
-static bool scheme_of(struct thread *t, const kl_site *site, const char *op, kl_qscheme scheme, const struct view *v,
-                      struct quant *q)
+static bool scheme_of(struct thread *t, const char *op, kl_qscheme scheme, const struct view *v, struct quant *q)
 {
     char text[SHAPE_TEXT];
     uint32_t rank = v->shape.rank;
     *q = (struct quant){.type = scheme.type, .v = *v, .block = scheme.block,
                         .grain = scheme.block > 0 ? QUANT_BLOCK : scheme.per_axis ? QUANT_AXIS : QUANT_TENSOR};
     if (!dtype_is_float(v->dtype))
-        return fail(t, site, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(v->dtype)) == KL_OK;
+        return fail(t, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(v->dtype)) == KL_OK;
     if ((unsigned)scheme.type > KL_Q_I4 || scheme.block < 0)
-        return fail(t, site, KL_ERR_ARGUMENT, "%s: there is no such scheme", op) == KL_OK;
-    if (q->grain != QUANT_TENSOR && !axis_of(t, site, op, &v->shape, scheme.axis, &q->axis))
+        return fail(t, KL_ERR_ARGUMENT, "%s: there is no such scheme", op) == KL_OK;
+    if (q->grain != QUANT_TENSOR && !axis_of(t, op, &v->shape, scheme.axis, &q->axis))
         return false;
     if (q->grain == QUANT_BLOCK && (v->shape.dim[q->axis] % scheme.block || rank == KL_MAX_RANK))
-        return fail(t, site, KL_ERR_SHAPE, "%s: axis %u of %s is not cut into blocks of %lld", op, q->axis,
+        return fail(t, KL_ERR_SHAPE, "%s: axis %u of %s is not cut into blocks of %lld", op, q->axis,
                     shape_text(&v->shape, text, sizeof text), (long long)scheme.block) == KL_OK;
     if (q->type == KL_Q_I4 && (!rank || rank == KL_MAX_RANK || v->shape.dim[rank - 1] % 2))
-        return fail(t, site, KL_ERR_SHAPE, "%s: 4-bit integers need a last axis of even length, got %s", op,
+        return fail(t, KL_ERR_SHAPE, "%s: 4-bit integers need a last axis of even length, got %s", op,
                     shape_text(&v->shape, text, sizeof text)) == KL_OK;
     return true;
 }
 
 /* A scale or zero point of the user, in the shape of the scales; kl_none: reported. */
-static kl_tensor quantized_align_scale(struct thread *t, const kl_site *site, const char *what, const struct quant *q,
-                                       kl_tensor p,
+static kl_tensor quantized_align_scale(struct thread *t, const char *what, const struct quant *q, kl_tensor p,
                          unsigned dtype)
 {
     struct shape want = quant_scale_shape(q);
     struct view v;
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
-    if (!describe(t, site, "quantized", what, p, &v))
+    if (!describe(t, "quantized", what, p, &v))
         return kl_none;
     bool fits = shape_equal(&v.shape, &want) || (q->grain == QUANT_TENSOR && !v.shape.rank) ||
                 (q->grain == QUANT_AXIS && v.shape.rank == 1 && v.shape.dim[0] == want.dim[q->axis]);
     if (!fits)
-        fail(t, site, KL_ERR_SHAPE, "quantized: %s has shape %s, not %s", what, shape_text(&v.shape, a, sizeof a),
+        fail(t, KL_ERR_SHAPE, "quantized: %s has shape %s, not %s", what, shape_text(&v.shape, a, sizeof a),
              shape_text(&want, b, sizeof b));
     else if (v.dtype != dtype)
-        fail(t, site, KL_ERR_TYPE, "quantized: %s is %s, not %s", what, dtype_name(v.dtype), dtype_name(dtype));
+        fail(t, KL_ERR_TYPE, "quantized: %s is %s, not %s", what, dtype_name(v.dtype), dtype_name(dtype));
     else
-        return reshape_to(site, "quantized", p, &want);
+        return reshape_to("quantized", p, &want);
     return kl_none;
 }
 
-kl_tensor kl_to_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
+kl_tensor kl_to_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
 {
     struct view v;
     struct quant q;
-    struct thread *t = floats_begin(site, "to_quantized", x, &v);
+    struct thread *t = floats_begin("to_quantized", x, &v);
     if (!t)
         return op_failed();
     if (wrapper_of(x, NULL))
-        x = kl_dense_at(site, x);
-    if (!scheme_of(t, site, "to_quantized", scheme, &v, &q))
+        x = kl_dense(x);
+    if (!scheme_of(t, "to_quantized", scheme, &v, &q))
         return compose_end(t, poison(t));
     if (!scale.id && zero_point.id)
-        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "to_quantized: a zero point without a scale"));
+        return compose_end(t, refuse(t, KL_ERR_ARGUMENT, "to_quantized: a zero point without a scale"));
     if (!scale.id)
-        return compose_end(t, quantize_by_range(t, site, &q, x));
-    q.part[1] = quantized_align_scale(t, site, "the scale", &q, scale, v.dtype);
-    q.part[2] = zero_point.id ? quantized_align_scale(t, site, "the zero point", &q, zero_point,
+        return compose_end(t, quantize_by_range(t, &q, x));
+    q.part[1] = quantized_align_scale(t, "the scale", &q, scale, v.dtype);
+    q.part[2] = zero_point.id ? quantized_align_scale(t, "the zero point", &q, zero_point,
                                                       quantized_ints_dtype(q.type)) : kl_none;
     if (!q.part[1].id || (zero_point.id && !q.part[2].id))
         return compose_end(t, poison(t));
     if (q.type == KL_Q_I4 && zero_point.id)
-        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "to_quantized: 4-bit integers have no zero point"));
-    return compose_end(t, quantized_from_float(t, site, &q, x));
+        return compose_end(t, refuse(t, KL_ERR_ARGUMENT, "to_quantized: 4-bit integers have no zero point"));
+    return compose_end(t, quantized_from_float(t, &q, x));
 }
 
-kl_tensor kl_quantized_at(const kl_site *site, kl_tensor ints, kl_qscheme scheme, kl_tensor scale,
-                          kl_tensor zero_point)
+kl_tensor kl_quantized(kl_tensor ints, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
 {
     struct view v, number;
     struct quant q;
-    struct thread *t = floats_begin(site, "quantized", scale, &v);
+    struct thread *t = floats_begin("quantized", scale, &v);
     if (!t)
         return op_failed();
-    if (!describe(t, site, "quantized", "the integers", ints, &number))
+    if (!describe(t, "quantized", "the integers", ints, &number))
         return compose_end(t, poison(t));
     unsigned want = scheme.type == KL_Q_I8 ? KL_I8 : KL_U8;
     if (number.dtype != want || wrapper_of(ints, NULL))
-        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "quantized: the integers are %s, not plain %s",
+        return compose_end(t, refuse(t, KL_ERR_TYPE, "quantized: the integers are %s, not plain %s",
                                      dtype_name(number.dtype), dtype_name(want)));
     number.dtype = v.dtype;
     if (scheme.type == KL_Q_I4 && number.shape.rank)
         number.shape.dim[number.shape.rank - 1] *= 2;
-    if (!scheme_of(t, site, "quantized", scheme, &number, &q))
+    if (!scheme_of(t, "quantized", scheme, &number, &q))
         return compose_end(t, poison(t));
     if (q.type == KL_Q_I4 && zero_point.id)
-        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized: 4-bit integers have no zero point"));
+        return compose_end(t, refuse(t, KL_ERR_ARGUMENT, "quantized: 4-bit integers have no zero point"));
     q.part[0] = ints;
-    q.part[1] = quantized_align_scale(t, site, "the scale", &q, scale, v.dtype);
-    q.part[2] = zero_point.id ? quantized_align_scale(t, site, "the zero point", &q, zero_point,
+    q.part[1] = quantized_align_scale(t, "the scale", &q, scale, v.dtype);
+    q.part[2] = zero_point.id ? quantized_align_scale(t, "the zero point", &q, zero_point,
                                                       quantized_ints_dtype(q.type)) : kl_none;
     if (!q.part[1].id || (zero_point.id && !q.part[2].id))
         return compose_end(t, poison(t));
-    return compose_end(t, quantized_make(t, site, &q));
+    return compose_end(t, quantized_make(t, &q));
 }
 
 /* ---- observers ---- */
@@ -443,11 +436,11 @@ kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, 
     if (!t || !o)
         return KL_ERR_ARGUMENT;
     *o = (kl_observer){.scheme = scheme};
-    if (!shape_of(t, NULL, "observer_init", rank, dims, &v.shape) ||
-        !scheme_of(t, NULL, "observer_init", scheme, &v, &q))
+    if (!shape_of(t, "observer_init", rank, dims, &v.shape) ||
+        !scheme_of(t, "observer_init", scheme, &v, &q))
         return t->last.code;
     if (q.grain == QUANT_BLOCK)
-        return fail(t, NULL, KL_ERR_ARGUMENT, "observer_init: blocks have their own scales, which depend on the data");
+        return fail(t, KL_ERR_ARGUMENT, "observer_init: blocks have their own scales, which depend on the data");
     struct shape s = quant_scale_shape(&q);
     dtype = (kl_dtype)dtype_compute(dtype); /* an average in a half would stand still */
     o->low = kl_keep(kl_full(device, dtype, (int)s.rank, s.dim, (double)INFINITY));
@@ -466,34 +459,34 @@ void kl_observer_deinit(kl_observer *o)
 }
 
 /* Assigns the first range, later ones are merged. */
-static kl_status take_in(const kl_site *s, kl_tensor state, kl_tensor new, double momentum, bool greatest)
+static kl_status take_in(kl_tensor state, kl_tensor new, double momentum, bool greatest)
 {
     kl_tensor y;
-    new = quant_cast(s, new, view_of(state).dtype);
+    new = quant_cast(new, view_of(state).dtype);
     if (momentum > 0) {
-        kl_tensor mixed = kl_add_at(s, kl_mul_scalar_at(s, state, momentum), kl_mul_scalar_at(s, new, 1 - momentum));
-        y = kl_where_at(s, kl_is_finite_at(s, state), mixed, new);
+        kl_tensor mixed = kl_add(kl_mul_scalar(state, momentum), kl_mul_scalar(new, 1 - momentum));
+        y = kl_where(kl_is_finite(state), mixed, new);
     } else {
-        y = greatest ? kl_maximum_at(s, state, new) : kl_minimum_at(s, state, new);
+        y = greatest ? kl_maximum(state, new) : kl_minimum(state, new);
     }
-    return kl_assign_at(s, state, y);
+    return kl_assign(state, y);
 }
 
-kl_status kl_observer_update_at(const kl_site *site, kl_observer *o, kl_tensor x)
+kl_status kl_observer_update(kl_observer *o, kl_tensor x)
 {
     struct view v;
     struct quant q;
-    struct thread *t = floats_begin(site, "observer_update", x, &v);
+    struct thread *t = floats_begin("observer_update", x, &v);
     if (!t)
         return kl_last_error_code();
     kl_status status = KL_ERR_SHAPE;
-    if (scheme_of(t, site, "observer_update", o->scheme, &v, &q)) {
+    if (scheme_of(t, "observer_update", o->scheme, &v, &q)) {
         if (wrapper_of(x, NULL))
-            x = kl_dense_at(site, x);
-        x = kl_detach_at(site, x);
-        status = take_in(site, o->low, quantized_extreme(site, &q, x, false), o->momentum, false);
+            x = kl_dense(x);
+        x = kl_detach(x);
+        status = take_in(o->low, quantized_extreme(&q, x, false), o->momentum, false);
         if (!status)
-            status = take_in(site, o->high, quantized_extreme(site, &q, x, true), o->momentum, true);
+            status = take_in(o->high, quantized_extreme(&q, x, true), o->momentum, true);
     } else {
         status = t->tracing ? t->trace->err.code : t->last.code;
     }
@@ -501,25 +494,25 @@ kl_status kl_observer_update_at(const kl_site *site, kl_observer *o, kl_tensor x
     return status;
 }
 
-kl_tensor kl_observer_quantize_at(const kl_site *site, const kl_observer *o, kl_tensor x)
+kl_tensor kl_observer_quantize(const kl_observer *o, kl_tensor x)
 {
     struct view v, low;
     struct quant q;
-    struct thread *t = floats_begin(site, "observer_quantize", x, &v);
+    struct thread *t = floats_begin("observer_quantize", x, &v);
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!scheme_of(t, site, "observer_quantize", o->scheme, &v, &q) ||
-        !describe(t, site, "observer_quantize", "the observer's range", o->low, &low))
+    if (!scheme_of(t, "observer_quantize", o->scheme, &v, &q) ||
+        !describe(t, "observer_quantize", "the observer's range", o->low, &low))
         return compose_end(t, poison(t));
     struct shape want = quant_scale_shape(&q);
     if (!shape_equal(&want, &low.shape))
         return compose_end(t,
-                           refuse(t, site, KL_ERR_SHAPE,
+                           refuse(t, KL_ERR_SHAPE,
                                   "observer_quantize: the observer's ranges are %s, those of this tensor %s",
                                      shape_text(&low.shape, a, sizeof a), shape_text(&want, b, sizeof b)));
     if (wrapper_of(x, NULL))
-        x = kl_dense_at(site, x);
-    scale_of_range(site, &q, kl_detach_at(site, o->low), kl_detach_at(site, o->high));
-    return compose_end(t, quantized_from_float(t, site, &q, x));
+        x = kl_dense(x);
+    scale_of_range(&q, kl_detach(o->low), kl_detach(o->high));
+    return compose_end(t, quantized_from_float(t, &q, x));
 }

@@ -16,13 +16,13 @@ struct quant {
     kl_tensor made;
 };
 struct quant quant_of(struct thread *t, kl_tensor h);
-kl_tensor quant_ints(const kl_site *site, const struct quant *q);  /* KL_I8 or KL_U8 in its shape */
-kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor scale); /* broadcast to each element */
-kl_tensor quant_dense(const kl_site *site, const struct quant *q);
+kl_tensor quant_ints(const struct quant *q);  /* KL_I8 or KL_U8 in its shape */
+kl_tensor quant_spread(const struct quant *q, kl_tensor scale); /* broadcast to each element */
+kl_tensor quant_dense(const struct quant *q);
 /* h in a dtype */
-static inline kl_tensor quant_cast(const kl_site *site, kl_tensor h, unsigned dtype)
+static inline kl_tensor quant_cast(kl_tensor h, unsigned dtype)
 {
-    return view_of(h).dtype == dtype ? h : kl_cast_at(site, h, (kl_dtype)dtype);
+    return view_of(h).dtype == dtype ? h : kl_cast(h, (kl_dtype)dtype);
 }
 /* The float from which these integers were quantized, to which gradients flow; kl_none if there is none. */
 kl_tensor quant_source(struct thread *t, kl_tensor ints);

@@ -85,7 +85,7 @@ static ref node_of(struct kl_tracer *tr, kl_tensor h)
 {
     ref r = node_known(tr, h);
     struct view v;
-    if (r || tr->err.code || !describe(tr->t, NULL, "tracer", "a tensor", h, &v))
+    if (r || tr->err.code || !describe(tr->t, "tracer", "a tensor", h, &v))
         return r;
     r = tracer_capture(tr, h, NULL, &v);
     if (r)
@@ -245,18 +245,18 @@ static bool tracer_start(struct kl_tracer *tr, uint32_t nin, const kl_tensor *in
     e.code = KL_OK;
     kl_key key = tr->tap == KL_TAP_CALLS ? KL_KEY_TracerOuter : KL_KEY_Tracer;
     if (!dispatch_layer(NULL, key, &layer[tr->tap], &e))
-        return fail(t, NULL, e.code, "tracer_begin: %s", e.msg) == KL_OK;
+        return fail(t, e.code, "tracer_begin: %s", e.msg) == KL_OK;
     if (!(tr->g = graph_new("traced")))
-        return fail(t, NULL, KL_ERR_MEMORY, "tracer_begin: out of memory") == KL_OK;
+        return fail(t, KL_ERR_MEMORY, "tracer_begin: out of memory") == KL_OK;
     for (uint32_t i = 0; i < nin; i++) {
         struct view v;
         char what[32];
         snprintf(what, sizeof what, "in[%u]", i);
-        if (!describe(t, NULL, "tracer_begin", what, in[i], &v))
+        if (!describe(t, "tracer_begin", what, in[i], &v))
             return false;
         ref r = n_input(tr->g, v.dtype, &v.shape, "");
         if (!r)
-            return fail(t, NULL, KL_ERR_MEMORY, "tracer_begin: out of memory") == KL_OK;
+            return fail(t, KL_ERR_MEMORY, "tracer_begin: out of memory") == KL_OK;
         tr->g->node[r].device = (uint16_t)device_index(v.device);
         tracer_map_insert(tr, in[i], r);
     }
@@ -273,14 +273,14 @@ kl_tracer *kl_tracer_begin(kl_tap which, int64_t nin, const kl_tensor *in)
                       : nin && !in                                    ? "in is NULL"
                       : t->tracer[which]                              ? "this thread has one open at this tap" : NULL;
     if (why)
-        return fail(t, NULL, KL_ERR_ARGUMENT, "tracer_begin: %s", why), NULL;
-    if (!counts_valid(t, NULL, "tracer_begin", COUNTS({"nin", nin})))
+        return fail(t, KL_ERR_ARGUMENT, "tracer_begin: %s", why), NULL;
+    if (!counts_valid(t, "tracer_begin", COUNTS({"nin", nin})))
         return NULL;
-    if (region_refuses(t, NULL, "tracer_begin"))
+    if (region_refuses(t, "tracer_begin"))
         return NULL;
     struct kl_tracer *tr = mem_alloc(sizeof *tr);
     if (!tr)
-        return fail(t, NULL, KL_ERR_MEMORY, "tracer_begin: out of memory"), NULL;
+        return fail(t, KL_ERR_MEMORY, "tracer_begin: out of memory"), NULL;
     tr->t = t;
     tr->tap = which;
     if (!tracer_start(tr, (uint32_t)nin, in)) {
@@ -298,9 +298,9 @@ kl_status kl_tracer_end(kl_tracer *tr, int64_t nout, const kl_tensor *out)
     if (!t)
         return KL_ERR_MEMORY;
     if (!tr || tr->t != t || (nout && !out))
-        return fail(t, NULL, KL_ERR_ARGUMENT, "tracer_end: %s", tr &&
+        return fail(t, KL_ERR_ARGUMENT, "tracer_end: %s", tr &&
                     tr->t == t ? "out is NULL" : "this thread has not begun it");
-    if (!counts_valid(t, NULL, "tracer_end", COUNTS({"nout", nout})))
+    if (!counts_valid(t, "tracer_end", COUNTS({"nout", nout})))
         return KL_ERR_ARGUMENT;
     t->tracer[tr->tap] = NULL;
     t->included &= ~LAYER_BIT(layer_of[tr->tap]);
@@ -313,7 +313,7 @@ kl_status kl_tracer_end(kl_tracer *tr, int64_t nout, const kl_tensor *out)
     }
     tr->nout = (uint32_t)nout;
     tr->t = NULL;
-    return tr->err.code ? fail(t, NULL, tr->err.code, "tracer_end: %s", tr->err.msg) : KL_OK;
+    return tr->err.code ? fail(t, tr->err.code, "tracer_end: %s", tr->err.msg) : KL_OK;
 }
 
 const char *kl_tracer_text(kl_tracer *tr)
@@ -325,11 +325,11 @@ const char *kl_tracer_text(kl_tracer *tr)
 }
 
 /* A new handle for input number i, which is data that a call was given. */
-static kl_tensor captured_data(const kl_site *site, const char *op, const kl_tracer *tr, uint32_t i)
+static kl_tensor captured_data(const char *op, const kl_tracer *tr, uint32_t i)
 {
     const struct leaf *l = &tr->g->input.v[i];
     const struct tracer_input *c = &tr->captured[i - tr->nin];
-    return record(&(struct call){.site = site, .op = op, .proto = {.op = OP_input, .dtype = l->dtype},
+    return record(&(struct call){.op = op, .proto = {.op = OP_input, .dtype = l->dtype},
                                  .has_target = true, .target = tr->g->shape[l->shape], .device = c->device,
                                  .data = buffer_ref(c->data)});
 }
@@ -353,12 +353,11 @@ kl_tensor tracer_captured(const kl_tracer *tr, uint32_t i, bool *own)
 {
     const struct tracer_input *c = &tr->captured[i - tr->nin];
     *own = c->data != NULL;
-    return *own ? captured_data(NULL, "model_save", tr, i) : c->h;
+    return *own ? captured_data("model_save", tr, i) : c->h;
 }
 
 /* The graph's inputs: the given ones, whose types must be equal, and captured ones. false: reported. */
-static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in,
-                          kl_tensor *all)
+static bool gather_inputs(struct thread *t, const kl_tracer *tr, const kl_tensor *in, kl_tensor *all)
 {
     for (uint32_t i = 0; i < tr->g->input.n; i++) {
         const struct leaf *l = &tr->g->input.v[i];
@@ -366,15 +365,15 @@ static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer
         struct view v;
         char what[32], a[SHAPE_TEXT], b[SHAPE_TEXT];
         if (i >= tr->nin && tr->captured[i - tr->nin].data) {
-            all[i] = captured_data(site, "tracer_run", tr, i);
+            all[i] = captured_data("tracer_run", tr, i);
             continue;
         }
         all[i] = i < tr->nin ? in[i] : tr->captured[i - tr->nin].h;
         snprintf(what, sizeof what, i < tr->nin ? "in[%u]" : "a tensor that it uses", i);
-        if (!describe(t, site, "tracer_run", what, all[i], &v))
+        if (!describe(t, "tracer_run", what, all[i], &v))
             return false;
         if (v.dtype != l->dtype || !shape_equal(&v.shape, s))
-            return fail(t, site, KL_ERR_SHAPE, "tracer_run: %s is %s%s, not the %s%s that was traced", what,
+            return fail(t, KL_ERR_SHAPE, "tracer_run: %s is %s%s, not the %s%s that was traced", what,
                         dtype_name(v.dtype),
                         shape_text(&v.shape, a, sizeof a), dtype_name(l->dtype), shape_text(s, b, sizeof b)) == KL_OK;
     }
@@ -394,25 +393,23 @@ static bool *wide_nodes(const kl_tracer *tr)
     return wide;
 }
 
-static bool tracer_replay(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in,
-                          kl_tensor *out)
+static bool tracer_replay(struct thread *t, const kl_tracer *tr, const kl_tensor *in, kl_tensor *out)
 {
     uint32_t n = tr->g->input.n;
-    struct batch b = {.t = t, .site = site};
+    struct batch b = {.t = t};
     kl_tensor *all = mem_alloc((n + 1) * sizeof *all);
     bool *batched = mem_alloc(n + tr->nout + 1);
     b.wide = tr->nwide ? wide_nodes(tr) : NULL;
-    bool room = all && batched && (b.wide || !tr->nwide), ok = room && gather_inputs(t, site, tr, in, all);
+    bool room = all && batched && (b.wide || !tr->nwide), ok = room && gather_inputs(t, tr, in, all);
     if (!room || (ok && !batch_graph(&b, tr->g, all, batched, out, batched + n)))
-        ok = fail(t, site, KL_ERR_MEMORY, "tracer_run: out of memory") == KL_OK;
+        ok = fail(t, KL_ERR_MEMORY, "tracer_run: out of memory") == KL_OK;
     mem_free(all);
     mem_free(batched);
     mem_free(b.wide);
     return ok;
 }
 
-kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, int64_t nin, const kl_tensor *in, int64_t nout,
-                           kl_tensor *out)
+kl_status kl_tracer_run(const kl_tracer *tr, int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
@@ -429,13 +426,13 @@ kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, int64_t nin
     for (uint32_t i = 0; out && i < results; i++)
         out[i] = kl_none;
     bool ok = !(t->tracing && t->trace->err.code);
-    ok = ok && counts_valid(t, site, "tracer_run", COUNTS({"nin", nin}, {"nout", nout}));
+    ok = ok && counts_valid(t, "tracer_run", COUNTS({"nin", nin}, {"nout", nout}));
     if (ok && why)
-        ok = fail(t, site, KL_ERR_ARGUMENT, "tracer_run: %s", why) == KL_OK;
+        ok = fail(t, KL_ERR_ARGUMENT, "tracer_run: %s", why) == KL_OK;
     if (ok && !compose_begin_on(t, NULL))
-        ok = fail(t, site, KL_ERR_MEMORY, "tracer_run: out of memory") == KL_OK;
+        ok = fail(t, KL_ERR_MEMORY, "tracer_run: out of memory") == KL_OK;
     else if (ok) {
-        ok = tracer_replay(t, site, tr, in, out);
+        ok = tracer_replay(t, tr, in, out);
         compose_end_all(t, out, ok ? results : 0);
     }
     kl_status status = ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;

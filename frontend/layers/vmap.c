@@ -14,7 +14,6 @@
 
 struct mapped {
     struct thread *t;
-    const kl_site *site;
     kl_region_fn *fn;
     void *ctx;
     uint32_t nin, nout;
@@ -49,7 +48,7 @@ static kl_status no_random(void *ctx, kl_call *c, kl_keyset keys)
     for (const struct vmap *v = c->t->vmap; v; v = v->outer)
         if (v->randomness == KL_RANDOM_ERROR)
             return fail(
-                c->t, c->site, KL_ERR_ARGUMENT,
+                c->t, KL_ERR_ARGUMENT,
                 "vmap: We do not yet support calling random operations inside of vmap. "
                 "Please perform random operations outside of vmap as a workaround, or say which numbers are meant: "
                 "KL_RANDOM_SAME or KL_RANDOM_DIFFERENT");
@@ -104,25 +103,23 @@ static bool take_axis(struct mapped *m, uint32_t i, kl_tensor h, int axis)
     int rank = (int)v->shape.rank;
     shape_text(&v->shape, text, sizeof text);
     if (axis < -rank || axis >= rank)
-        return fail(m->t, m->site, KL_ERR_ARGUMENT,
-                    "vmap: in_axes[%u] is %d, which is out of range for in[%u] of shape %s", i,
+        return fail(m->t, KL_ERR_ARGUMENT, "vmap: in_axes[%u] is %d, which is out of range for in[%u] of shape %s", i,
                     axis, i, text) == KL_OK;
     uint32_t at = (uint32_t)(axis < 0 ? axis + rank : axis);
     int64_t size = v->shape.dim[at];
     if (!size)
-        return fail(m->t, m->site, KL_ERR_ARGUMENT,
-                    "vmap: axis %d of in[%u] of shape %s has no elements: a batch has at least "
+        return fail(m->t, KL_ERR_ARGUMENT, "vmap: axis %d of in[%u] of shape %s has no elements: a batch has at least "
                     "one", axis, i, text) == KL_OK;
     const struct trace *tr = thread_trace(m->t);
     char have[DIM_TEXT], before[DIM_TEXT];
     if (m->size && m->size != size)
-        return fail(m->t, m->site, KL_ERR_ARGUMENT,
+        return fail(m->t, KL_ERR_ARGUMENT,
                     "vmap: axis %d of in[%u] of shape %s has length %s, but the batch of the tensors before it has %s",
                     axis, i, text, dim_text(tr ? tr->r.g : NULL, size, have, sizeof have),
                     dim_text(tr ? tr->r.g : NULL, m->size, before, sizeof before)) == KL_OK;
     m->size = size;
     m->batched[i] = true;
-    m->in[i] = batch_move_axis(m->site, h, v->shape.rank, at, 0);
+    m->in[i] = batch_move_axis(h, v->shape.rank, at, 0);
     v->shape.rank--;
     memmove(&v->shape.dim[at], &v->shape.dim[at + 1], (v->shape.rank - at) * sizeof v->shape.dim[0]);
     v->shape.dim[v->shape.rank] = 0;
@@ -131,7 +128,7 @@ static bool take_axis(struct mapped *m, uint32_t i, kl_tensor h, int axis)
 
 static bool is_plain(const struct mapped *m, uint32_t i, kl_tensor h)
 {
-    return !*kl_layer_name(h) || fail(m->t, m->site, KL_ERR_TYPE,
+    return !*kl_layer_name(h) || fail(m->t, KL_ERR_TYPE,
                                       "vmap: in[%u] is a %s tensor: map its parts (kl_layer_part) or "
                                       "kl_dense of it", i, kl_layer_name(h)) == KL_OK;
 }
@@ -141,14 +138,14 @@ static bool take_arguments(struct mapped *m, const kl_tensor *in, const int *in_
     for (uint32_t i = 0; i < m->nin; i++) {
         char what[32];
         snprintf(what, sizeof what, "in[%u]", i);
-        if (!describe(m->t, m->site, "vmap", what, in[i], &m->view[i]) ||
+        if (!describe(m->t, "vmap", what, in[i], &m->view[i]) ||
             !is_plain(m, i, in[i]) || !take_axis(m, i, in[i], in_axes ? in_axes[i] : 0))
             return false;
         if (m->view[i].device.id != m->view[0].device.id)
-            return fail(m->t, m->site, KL_ERR_DEVICE, "vmap: in[0] is on device %s, in[%u] on %s",
+            return fail(m->t, KL_ERR_DEVICE, "vmap: in[0] is on device %s, in[%u] on %s",
                         kl_device_name(m->view[0].device), i, kl_device_name(m->view[i].device)) == KL_OK;
     }
-    return m->size || fail(m->t, m->site, KL_ERR_ARGUMENT, "vmap: no tensor is mapped, so there is no batch") == KL_OK;
+    return m->size || fail(m->t, KL_ERR_ARGUMENT, "vmap: no tensor is mapped, so there is no batch") == KL_OK;
 }
 
 /* ---- the batch ---- */
@@ -160,14 +157,14 @@ static bool place_result(struct mapped *m, const struct batch *b, uint32_t i, kl
     int rank = (int)s->rank + 1;
     char text[SHAPE_TEXT];
     if (axis < -rank || axis >= rank)
-        return fail(m->t, m->site, KL_ERR_ARGUMENT,
+        return fail(m->t, KL_ERR_ARGUMENT,
                     "vmap: out_axes[%u] is %d, which is out of range for a result of shape %s and "
                     "the batch", i, axis, shape_text(s, text, sizeof text)) == KL_OK;
     if (rank > KL_MAX_RANK)
-        return fail(m->t, m->site, KL_ERR_SHAPE, "vmap: the result %s has no room for the batch's axis",
+        return fail(m->t, KL_ERR_SHAPE, "vmap: the result %s has no room for the batch's axis",
                     shape_text(s, text, sizeof text)) == KL_OK;
-    *h = batch_spread(b, m->site, *h, batched, s);
-    *h = batch_move_axis(m->site, *h, (uint32_t)rank, 0, (uint32_t)(axis < 0 ? axis + rank : axis));
+    *h = batch_spread(b, *h, batched, s);
+    *h = batch_move_axis(*h, (uint32_t)rank, 0, (uint32_t)(axis < 0 ? axis + rank : axis));
     return true;
 }
 
@@ -175,7 +172,7 @@ static bool place_result(struct mapped *m, const struct batch *b, uint32_t i, kl
 static bool record_batch(struct mapped *m, const struct graph *g, const struct handle_list *captured, kl_tensor *out,
                          const int *out_axes)
 {
-    struct batch b = {.t = m->t, .site = m->site, .size = m->size,
+    struct batch b = {.t = m->t, .size = m->size,
                       .different = m->level.randomness == KL_RANDOM_DIFFERENT};
     uint32_t n = m->nin + captured->n;
     kl_tensor *in = mem_alloc((n + 1) * sizeof *in);
@@ -190,7 +187,7 @@ static bool record_batch(struct mapped *m, const struct graph *g, const struct h
         ok = batch_graph(&b, g, in, batched, out, batched + n);
     }
     if (!ok)
-        fail(m->t, m->site, KL_ERR_MEMORY, "vmap: out of memory");
+        fail(m->t, KL_ERR_MEMORY, "vmap: out of memory");
     for (uint32_t i = 0; i < m->nout && ok; i++)
         ok = place_result(m, &b, i, &out[i], batched[n + i], node_shape(g, g->out[i].value),
                           out_axes ? out_axes[i] : 0);
@@ -211,7 +208,7 @@ static void keep_graph(struct thread *t, struct graph *g)
 static bool vmap_run(struct mapped *m, const kl_tensor *in, const int *in_axes, kl_tensor *out, const int *out_axes)
 {
     struct region region;
-    struct region_recorder c = {.t = m->t, .site = m->site, .op = "vmap", .ctx = m, .views = m->in, .unlogged = true,
+    struct region_recorder c = {.t = m->t, .op = "vmap", .ctx = m, .views = m->in, .unlogged = true,
                                 .silent = true};
     if (!take_arguments(m, in, in_axes))
         return false;
@@ -239,26 +236,25 @@ static bool arguments_fit(struct mapped *m, const kl_tensor *in, const kl_tensor
                       : m->level.randomness > KL_RANDOM_DIFFERENT ? "there is no such randomness"
                       : m->nin > INT16_MAX || m->nout > INT16_MAX ? "too many tensors" : NULL;
     if (why)
-        return fail(m->t, m->site, KL_ERR_ARGUMENT, "vmap: %s", why) == KL_OK;
-    return vmap_install(&e) || fail(m->t, m->site, e.code, "vmap: %s", e.msg) == KL_OK;
+        return fail(m->t, KL_ERR_ARGUMENT, "vmap: %s", why) == KL_OK;
+    return vmap_install(&e) || fail(m->t, e.code, "vmap: %s", e.msg) == KL_OK;
 }
 
-kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in,
-                     const int *in_axes,
-                     int64_t nout, const int *out_axes, kl_randomness randomness, kl_tensor *out)
+kl_status kl_vmap(kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in, const int *in_axes,
+                  int64_t nout, const int *out_axes, kl_randomness randomness, kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    struct mapped m = {.t = t, .site = site, .fn = fn, .ctx = ctx, .nin = count_or_none(nin),
+    struct mapped m = {.t = t, .fn = fn, .ctx = ctx, .nin = count_or_none(nin),
                        .nout = count_or_none(nout), .level.randomness = randomness};
     for (uint32_t i = 0; out && i < m.nout; i++)
         out[i] = kl_none;
     bool ok = !(t->tracing && t->trace->err.code) &&
-              counts_valid(t, site, "vmap", COUNTS({"nin", nin}, {"nout", nout})) && arguments_fit(&m, in, out);
+              counts_valid(t, "vmap", COUNTS({"nin", nin}, {"nout", nout})) && arguments_fit(&m, in, out);
     if (ok && (!(m.in = mem_alloc(m.nin * (sizeof *m.in + sizeof *m.view + sizeof *m.batched))) ||
                !compose_begin_on(t, NULL))) {
-        ok = fail(t, site, KL_ERR_MEMORY, "vmap: out of memory") == KL_OK;
+        ok = fail(t, KL_ERR_MEMORY, "vmap: out of memory") == KL_OK;
     } else if (ok) {
         m.view = (struct view *)(m.in + m.nin);
         m.batched = (bool *)(m.view + m.nin);

@@ -13,7 +13,7 @@ const struct wrapper *wrapper_of(kl_tensor h, const struct layer *layer)
 struct view view_of(kl_tensor h)
 {
     struct view v = {.dtype = KL_F32};
-    describe(thread_self(), NULL, "layer", "the tensor", h, &v);
+    describe(thread_self(), "layer", "the tensor", h, &v);
     return v;
 }
 
@@ -43,7 +43,7 @@ static kl_tensor duplicate_value(kl_tensor h, struct err *e)
     return entry_handle(y);
 }
 
-static kl_tensor duplicate_part(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor duplicate_part(struct thread *t, kl_tensor h)
 {
     struct trace *tr = thread_trace(t);
     const struct wrapper *w = wrapper_of(h, NULL);
@@ -51,14 +51,14 @@ static kl_tensor duplicate_part(struct thread *t, const kl_site *site, kl_tensor
     e.code = KL_OK;
     if (w) {
         struct view v = view_of(h);
-        kl_tensor copy = wrap(t, site, w->layer, &v, w->n, w->part, w->number);
+        kl_tensor copy = wrap(t, w->layer, &v, w->n, w->part, w->number);
         if (!wrapper_of(copy, NULL))
             return kl_none; /* poison, which says why */
-        return tr ? copy : kl_keep_at(site, copy); /* no scope's, but the wrapper's */
+        return tr ? copy : kl_keep(copy); /* no scope's, but the wrapper's */
     }
     kl_tensor again = kl_none;
     if (tr) {
-        tr->site = site;
+        tr->site = t->site;
         ref r = node_of_handle(tr, h, "a part", &e);
         if (r == NIL && !e.code)
             take_graph_error(tr->r.g, "", &e);
@@ -70,13 +70,13 @@ static kl_tensor duplicate_part(struct thread *t, const kl_site *site, kl_tensor
         front_unlock();
     }
     if (!again.id)
-        fail(t, site, e.code ? e.code : KL_ERR_MEMORY, "%s", e.code ? e.msg : "out of memory");
+        fail(t, e.code ? e.code : KL_ERR_MEMORY, "%s", e.code ? e.msg : "out of memory");
     return again;
 }
 
-kl_tensor wrapper_duplicate(struct thread *t, const kl_site *site, kl_tensor h)
+kl_tensor wrapper_duplicate(struct thread *t, kl_tensor h)
 {
-    kl_tensor again = duplicate_part(t, site, h);
+    kl_tensor again = duplicate_part(t, h);
     return again.id && (t->tracing || scope_note(t, again)) ? again : poison(t);
 }
 
@@ -108,7 +108,7 @@ static struct entry *new_entry(struct thread *t, struct trace *tr)
     return x;
 }
 
-kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer, const struct view *v, uint32_t n,
+kl_tensor wrap(struct thread *t, const struct layer *layer, const struct view *v, uint32_t n,
                const kl_tensor *part, const int64_t *number)
 {
     static const int64_t none[WRAPPER_NUMBERS];
@@ -118,20 +118,19 @@ kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer,
         return tr->poison;
     for (uint32_t i = 0; i < n; i++) { /* poison is reported as what it is */
         const struct entry *x = entry_peek(part[i]);
-        if (part[i].id && (!x || x->kind == KIND_POISON) && !describe(t, site, layer->name, "a part", part[i],
-                                                                      &ignored))
+        if (part[i].id && (!x || x->kind == KIND_POISON) && !describe(t, layer->name, "a part", part[i], &ignored))
             return poison(t);
     }
     kl_tensor own[MAX_PARTS] = {kl_none};
     bool ok = true;
     for (uint32_t i = 0; i < n && ok; i++) {
-        own[i] = part[i].id ? duplicate_part(t, site, part[i]) : kl_none;
+        own[i] = part[i].id ? duplicate_part(t, part[i]) : kl_none;
         ok = !part[i].id || own[i].id;
     }
     struct entry *x = ok ? new_entry(t, tr) : NULL;
     if (!x) {
         drop_parts(t, n, own);
-        return ok ? refuse(t, site, KL_ERR_MEMORY, "%s: out of memory", layer->name) : poison(t);
+        return ok ? refuse(t, KL_ERR_MEMORY, "%s: out of memory", layer->name) : poison(t);
     }
     struct wrapper *w = x->wrapper;
     w->layer = layer;
@@ -147,8 +146,8 @@ kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer,
     kl_tensor h = entry_handle(x);
     if (tr || scope_note(t, h))
         return h;
-    kl_release_at(site, h);
-    return refuse(t, site, KL_ERR_MEMORY, "%s: out of memory", layer->name);
+    kl_release(h);
+    return refuse(t, KL_ERR_MEMORY, "%s: out of memory", layer->name);
 }
 
 /* ---- calls ---- */
@@ -167,7 +166,7 @@ kl_tensor call_dense(struct thread *t, const struct call *c, const struct layer 
     struct call again = *c;
     for (unsigned i = 0; i < call_operands(c); i++)
         if (wrapper_of(c->in[i], layer))
-            again.in[i] = layer->dense(t, c->site, c->in[i]);
+            again.in[i] = layer->dense(t, c->in[i]);
     return record(&again);
 }
 
@@ -178,14 +177,14 @@ kl_tensor call_refused(struct thread *t, const struct call *c, kl_status code, c
     va_start(ap, fmt);
     format_text_v(text, sizeof text, fmt, ap);
     va_end(ap);
-    return refuse(t, c->site, code, "%s: %s", c->op, text);
+    return refuse(t, code, "%s: %s", c->op, text);
 }
 
 /* The gradient of the parts that have one, wrapped like the variable. */
 static kl_tensor call_grad(struct thread *t, const struct call *c)
 {
     const struct wrapper *loss = wrapper_of(c->in[0], NULL), *w = wrapper_of(c->in[1], NULL);
-    kl_tensor plain = loss ? loss->layer->dense(t, c->site, c->in[0]) : c->in[0];
+    kl_tensor plain = loss ? loss->layer->dense(t, c->in[0]) : c->in[0];
     if (!w)
         return call_with(c, plain, c->in[1], kl_none);
     if (!w->layer->grad_parts)
@@ -196,7 +195,7 @@ static kl_tensor call_grad(struct thread *t, const struct call *c)
         part[i] = w->layer->grad_parts >> i & 1 && w->part[i].id ? call_with(c, plain, w->part[i], kl_none)
             : w->part[i];
     struct view v = view_of(c->in[1]);
-    return wrap(t, c->site, w->layer, &v, w->n, part, w->number);
+    return wrap(t, w->layer, &v, w->n, part, w->number);
 }
 
 static kl_tensor call_copy(struct thread *t, const struct call *c)
@@ -207,7 +206,7 @@ static kl_tensor call_copy(struct thread *t, const struct call *c)
         part[i] = w->part[i].id ? call_with(c, w->part[i], kl_none, kl_none) : kl_none;
     struct view v = view_of(c->in[0]);
     v.device = c->device;
-    return wrap(t, c->site, w->layer, &v, w->n, part, w->number);
+    return wrap(t, w->layer, &v, w->n, part, w->number);
 }
 
 kl_status layer_call(struct kl_call *c, const struct op_kernel *k)
@@ -219,7 +218,7 @@ kl_status layer_call(struct kl_call *c, const struct op_kernel *k)
     if (!mine) /* the key alone: included by the thread, or marked */
         return kl_redispatch(c, (kl_keyset){c->keys & ~LAYER_BIT(k->layer->key)});
     if (!compose_begin_on(t, NULL)) {
-        fail(t, c->site, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
+        fail(t, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
         c->out[0] = poison(t);
         return KL_ERR_MEMORY;
     }
@@ -268,12 +267,12 @@ void wrapper_end(struct entry *x, enum death how)
             handle_end(w->part[i], how);
 }
 
-void wrapper_release(const kl_site *site, struct entry *x)
+void wrapper_release(struct entry *x)
 {
     struct wrapper *w = x->wrapper;
     for (uint32_t i = 0; i < w->n; i++)
         if (w->part[i].id)
-            kl_release_at(site, w->part[i]);
+            kl_release(w->part[i]);
     w->n = 0;
 }
 
@@ -294,16 +293,16 @@ bool wrapper_same_kind(kl_tensor a, kl_tensor b)
     return x && y && x->layer == y->layer && x->n == y->n && !memcmp(x->number, y->number, sizeof x->number);
 }
 
-kl_tensor kl_dense_at(const kl_site *site, kl_tensor h)
+kl_tensor kl_dense(kl_tensor h)
 {
-    struct thread *t = checked_begin(site, "dense");
+    struct thread *t = checked_begin("dense");
     if (!t)
         return op_failed();
     struct view v;
-    if (!describe(t, site, "dense", "the tensor", h, &v))
+    if (!describe(t, "dense", "the tensor", h, &v))
         return compose_end(t, poison(t));
     const struct wrapper *w = wrapper_of(h, NULL);
-    return compose_end(t, w ? w->layer->dense(t, site, h) : reshape_to(site, "dense", h, &v.shape));
+    return compose_end(t, w ? w->layer->dense(t, h) : reshape_to("dense", h, &v.shape));
 }
 
 const char *kl_layer_name(kl_tensor h)
@@ -339,16 +338,16 @@ uint32_t kl_layer_parts(kl_tensor h)
     return w ? w->n : 0;
 }
 
-kl_tensor kl_layer_part_at(const kl_site *site, kl_tensor h, uint32_t i)
+kl_tensor kl_layer_part(kl_tensor h, uint32_t i)
 {
-    struct thread *t = checked_begin(site, "layer_part");
+    struct thread *t = checked_begin("layer_part");
     const struct wrapper *w = t ? wrapper_of(h, NULL) : NULL;
     if (!t)
         return op_failed();
     struct view v;
-    if (!describe(t, site, "layer_part", "the tensor", h, &v))
+    if (!describe(t, "layer_part", "the tensor", h, &v))
         return compose_end(t, poison(t));
     if (!w || i >= w->n || !w->part[i].id)
-        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "layer_part: the tensor has no part %u", i));
-    return compose_end(t, wrapper_duplicate(t, site, w->part[i]));
+        return compose_end(t, refuse(t, KL_ERR_ARGUMENT, "layer_part: the tensor has no part %u", i));
+    return compose_end(t, wrapper_duplicate(t, w->part[i]));
 }

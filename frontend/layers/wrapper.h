@@ -18,7 +18,7 @@ struct layer {
     unsigned grad_parts;         /* bit i: part i is a float that gradients flow to; 0: kl_grad refuses */
     /* An op of ops.def, c->in among which are wrappers of this layer, but not copy and grad: those go part by part. */
     kl_tensor (*call)(struct thread *t, const struct call *c);
-    kl_tensor (*dense)(struct thread *t, const kl_site *site, kl_tensor h); /* all it stands for, as a plain tensor */
+    kl_tensor (*dense)(struct thread *t, kl_tensor h); /* all it stands for, as a plain tensor */
 };
 extern const struct layer layer_complex, layer_quantized, layer_sparse, layer_named, layer_nested, layer_blocked;
 
@@ -32,10 +32,10 @@ struct wrapper {
 /* ---- wrapper.c ---- */
 /* A new handle for what v describes, with parts of its own that mean what part[] mean now.  number: WRAPPER_NUMBERS of
  * them, or NULL.  A part that is poison makes it poison. */
-kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer, const struct view *v, uint32_t n,
+kl_tensor wrap(struct thread *t, const struct layer *layer, const struct view *v, uint32_t n,
                const kl_tensor *part, const int64_t *number);
 /* Another handle for what h means, in the open scope or trace. */
-kl_tensor wrapper_duplicate(struct thread *t, const kl_site *site, kl_tensor h);
+kl_tensor wrapper_duplicate(struct thread *t, kl_tensor h);
 /* Of a live handle of that layer (NULL: of any); else NULL. */
 const struct wrapper *wrapper_of(kl_tensor h, const struct layer *layer);
 /* The same call on other operands. */

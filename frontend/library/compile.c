@@ -142,28 +142,27 @@ static bool object_end(kl_object *object, const char *path, const char *header, 
 }
 
 /* The thread if it has an open trace; NULL: *status, which is reported. */
-static struct thread *thread_with_trace(const kl_site *site, const char *op, kl_status *status)
+static struct thread *thread_with_trace(const char *op, kl_status *status)
 {
     struct thread *t = thread_self();
     *status = KL_ERR_MEMORY;
     if (!t)
         return NULL;
     *status = KL_ERR_TRACE;
-    if (region_refuses(t, site, op))
+    if (region_refuses(t, op))
         return NULL;
     if (!t->tracing)
-        return report(t, site, KL_ERR_TRACE, "%s: no trace is open", op), NULL;
+        return report(t, KL_ERR_TRACE, "%s: no trace is open", op), NULL;
     *status = t->trace->err.code;
     if (*status)
         t->last = t->trace->err;
     return t;
 }
 
-kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, const char *header_path,
-                              const kl_compile_options *options)
+kl_status kl_trace_compile(const char *object_path, const char *header_path, const kl_compile_options *options)
 {
     kl_status status;
-    struct thread *t = thread_with_trace(site, "trace_compile", &status);
+    struct thread *t = thread_with_trace("trace_compile", &status);
     if (!t)
         return status;
     if (!status) {
@@ -172,7 +171,7 @@ kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, cons
         bool paths = object_path && (header_path || is_c(options)); /* missing paths are reported before compiling */
         if (!object || (paths && !object_add(object, t->trace, options ? options->prefix : NULL, &e)) ||
             !object_end(object, object_path, header_path, &e))
-            status = report(t, site, e.code, "trace_compile: trace \"%s\": %s", t->trace->r.g->name, e.msg);
+            status = report(t, e.code, "trace_compile: trace \"%s\": %s", t->trace->r.g->name, e.msg);
         kl_object_free(object);
     }
     if (status)
@@ -181,41 +180,41 @@ kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, cons
     return status;
 }
 
-kl_object *kl_object_new_at(const kl_site *site, const kl_compile_options *options)
+kl_object *kl_object_new(const kl_compile_options *options)
 {
     struct thread *t = thread_self();
     struct err e = {0};
     kl_object *object = t ? object_open(options, &e) : NULL;
     if (t && !object)
-        report(t, site, e.code, "object_new: %s", e.msg);
+        report(t, e.code, "object_new: %s", e.msg);
     return object;
 }
 
-kl_status kl_object_add_at(const kl_site *site, kl_object *object, const char *prefix)
+kl_status kl_object_add(kl_object *object, const char *prefix)
 {
     kl_status status;
     struct err e = {0};
-    struct thread *t = thread_with_trace(site, "object_add", &status);
+    struct thread *t = thread_with_trace("object_add", &status);
     if (!t)
         return status;
     if (!status && !object)
-        status = report(t, site, KL_ERR_ARGUMENT, "object_add: the object is NULL");
+        status = report(t, KL_ERR_ARGUMENT, "object_add: the object is NULL");
     else if (!status && !object_add(object, t->trace, prefix, &e))
-        status = report(t, site, e.code, "object_add: trace \"%s\": %s", t->trace->r.g->name, e.msg);
+        status = report(t, e.code, "object_add: trace \"%s\": %s", t->trace->r.g->name, e.msg);
     if (status)
         t->trace->err = t->last;
     trace_drop(t);
     return status;
 }
 
-kl_status kl_object_write_at(const kl_site *site, kl_object *object, const char *object_path, const char *header_path)
+kl_status kl_object_write(kl_object *object, const char *object_path, const char *header_path)
 {
     struct thread *t = thread_self();
     struct err e = {0};
     if (!t)
         return KL_ERR_MEMORY;
     if (!object)
-        return report(t, site, KL_ERR_ARGUMENT, "object_write: the object is NULL");
+        return report(t, KL_ERR_ARGUMENT, "object_write: the object is NULL");
     return object_end(object, object_path, header_path, &e) ? KL_OK
-                                                             : report(t, site, e.code, "object_write: %s", e.msg);
+                                                             : report(t, e.code, "object_write: %s", e.msg);
 }

@@ -18,7 +18,7 @@ static struct thread *device_thread(const char *what, kl_device d, int *index)
     *index = device_index(d);
     if (!t || device_valid(d))
         return t;
-    report(t, NULL, KL_ERR_DEVICE, "%s: %u is no device", what, d.id);
+    report(t, KL_ERR_DEVICE, "%s: %u is no device", what, d.id);
     return NULL;
 }
 
@@ -184,7 +184,7 @@ kl_status kl_device_configure(kl_device d, kl_dtype real, kl_dtype integer)
     if (!t)
         return KL_ERR_DEVICE;
     if (!kl_device_fits(i, real, integer))
-        return report(t, NULL, KL_ERR_TYPE,
+        return report(t, KL_ERR_TYPE,
                       "device_configure: UnsupportedDType: %s and %s are no float and integer that device "
                       "%s has", kl_dtype_name(real), kl_dtype_name(integer), kl_device_name(d));
     struct settings *s = &settings[i];
@@ -196,8 +196,7 @@ kl_status kl_device_configure(kl_device d, kl_dtype real, kl_dtype integer)
         s->configured = true;
     }
     front_unlock();
-    return late ? report(t, NULL, KL_ERR_ARGUMENT, "device_configure: AlreadyInitialized: device %s %s",
-                                         kl_device_name(d),
+    return late ? report(t, KL_ERR_ARGUMENT, "device_configure: AlreadyInitialized: device %s %s", kl_device_name(d),
                          s->configured ? "was configured before" : "has had tensors") : KL_OK;
 }
 
@@ -320,6 +319,5 @@ kl_status kl_sync(kl_device d)
     front_unlock();
     if (a && !accelerator_finish(a, &late) && !e.code)
         e = late;
-    return e.code ? report(t, NULL, e.code, "sync: An error happened during execution. Caused by: %s",
-                                          e.msg) : KL_OK;
+    return e.code ? report(t, e.code, "sync: An error happened during execution. Caused by: %s", e.msg) : KL_OK;
 }

@@ -17,9 +17,9 @@ kl_status kl_set_memory_limit(kl_device d, int64_t bytes)
     if (!t)
         return KL_ERR_MEMORY;
     if (!device_valid(d))
-        return report(t, NULL, KL_ERR_DEVICE, "set_memory_limit: %u is no device", d.id);
+        return report(t, KL_ERR_DEVICE, "set_memory_limit: %u is no device", d.id);
     if (bytes < 0)
-        return report(t, NULL, KL_ERR_ARGUMENT, "set_memory_limit: %lld bytes", (long long)bytes);
+        return report(t, KL_ERR_ARGUMENT, "set_memory_limit: %lld bytes", (long long)bytes);
     buffer_limit(device_index(d), (size_t)bytes); /* 0: none */
     return KL_OK;
 }
@@ -30,9 +30,9 @@ kl_status kl_memory_used(kl_device d, kl_memory_use *use)
     if (!t)
         return KL_ERR_MEMORY;
     if (!use)
-        return report(t, NULL, KL_ERR_ARGUMENT, "memory_used: use is NULL");
+        return report(t, KL_ERR_ARGUMENT, "memory_used: use is NULL");
     if (!device_valid(d))
-        return report(t, NULL, KL_ERR_DEVICE, "memory_used: %u is no device", d.id);
+        return report(t, KL_ERR_DEVICE, "memory_used: %u is no device", d.id);
     struct buffer_stats s = buffer_stats(device_index(d));
     *use = (kl_memory_use){(int64_t)s.live, (int64_t)s.peak, (int64_t)s.pooled, (int64_t)s.limit};
     return KL_OK;
@@ -54,9 +54,9 @@ kl_status kl_set_pool(const kl_pool *pool)
     if (!t)
         return KL_ERR_MEMORY;
     if (pool && !pool->run)
-        return report(t, NULL, KL_ERR_ARGUMENT, "set_pool: run is NULL");
+        return report(t, KL_ERR_ARGUMENT, "set_pool: run is NULL");
     if (pool && (pool->threads < 1 || pool->threads > POOL_MAX_THREADS))
-        return report(t, NULL, KL_ERR_ARGUMENT, "set_pool: %d threads; there may be 1 to %d", pool->threads,
+        return report(t, KL_ERR_ARGUMENT, "set_pool: %d threads; there may be 1 to %d", pool->threads,
                       POOL_MAX_THREADS);
     pool_use(pool);
     return KL_OK;
@@ -68,7 +68,7 @@ kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level min)
     if (!t)
         return KL_ERR_MEMORY;
     if ((unsigned)min > KL_LOG_NONE)
-        return report(t, NULL, KL_ERR_ARGUMENT, "set_log: there is no level %d", (int)min);
+        return report(t, KL_ERR_ARGUMENT, "set_log: there is no level %d", (int)min);
     log_use(fn, ctx, min);
     environment_log();
     return KL_OK;

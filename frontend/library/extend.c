@@ -5,10 +5,16 @@
 
 kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...)
 {
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    const kl_site *outer = t->site;
+    t->site = site ? site : outer;
     va_list ap;
     va_start(ap, format);
-    code = fail_with(thread_self(), site ? site : thread_site(), code, format, ap);
+    code = fail_with(t, code, format, ap);
     va_end(ap);
+    t->site = outer;
     return code;
 }
 
@@ -34,11 +40,11 @@ void kl_composite_end(int64_t nresults, const kl_tensor *results)
 {
     struct thread *t = thread_self();
     if (t && t->depth == t->floor.composites)
-        fail(t, NULL, KL_ERR_ARGUMENT, "composite_end: no composite is open in this function or suspension");
+        fail(t, KL_ERR_ARGUMENT, "composite_end: no composite is open in this function or suspension");
     else if (t)
         compose_end_all(t, results, results ? count_or_none(nresults) : 0);
     if (t)
-        counts_valid(t, NULL, "composite_end", COUNTS({"nresults", nresults}));
+        counts_valid(t, "composite_end", COUNTS({"nresults", nresults}));
 }
 
 void *kl_memory_alloc(size_t bytes) { return mem_alloc(bytes); }

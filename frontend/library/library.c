@@ -86,7 +86,7 @@ static struct graph *graph_to_dump(struct thread *t, const char *name, struct du
     return g;
 }
 
-kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, const char *path)
+kl_status kl_dump(const char *trace, const char *stage, const char *path)
 {
     struct thread *t = thread_self();
     struct dump_request r = {.stage = stage, .device = -1, .fuse = option_fuse()};
@@ -94,18 +94,18 @@ kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, 
     e.code = KL_OK;
     if (!t)
         return KL_ERR_MEMORY;
-    if (region_refuses(t, site, "dump"))
+    if (region_refuses(t, "dump"))
         return KL_ERR_TRACE;
     if (!path)
-        return report(t, site, KL_ERR_ARGUMENT, "dump: path is NULL");
+        return report(t, KL_ERR_ARGUMENT, "dump: path is NULL");
     dump_form_of(path, &r.form);
     if (r.form != DUMP_HTML && (!stage || !dump_is_stage(stage)))
-        return report(t, site, KL_ERR_ARGUMENT, "dump: no stage is called \"%s\": there are %s", stage ? stage : "",
+        return report(t, KL_ERR_ARGUMENT, "dump: no stage is called \"%s\": there are %s", stage ? stage : "",
                       dump_stage_names());
     struct graph *g = graph_to_dump(t, trace, &r, &e);
     bool ok = g && dump_to_file(g, &r, path, &e);
     graph_free(g);
-    return ok ? KL_OK : report(t, site, e.code, "dump: %s", e.msg);
+    return ok ? KL_OK : report(t, e.code, "dump: %s", e.msg);
 }
 
 /* ---- dtypes ---- */

@@ -53,10 +53,10 @@ static bool message_insert(char *message, size_t size, char *at, const char *tex
     return true;
 }
 
-void operands_add_names(struct thread *t, const kl_site *site, char *message, size_t size)
+void operands_add_names(struct thread *t, char *message, size_t size)
 {
     const struct operands_seen *s = &t->seen;
-    unsigned n = s->site == site ? s->n < SEEN ? s->n : SEEN : 0;
+    unsigned n = s->site == t->site ? s->n < SEEN ? s->n : SEEN : 0;
     for (unsigned i = 0; i < n; i++) { /* the last ones first */
         char name[64], shape[SHAPE_TEXT], text[2 * SHAPE_TEXT + 128];
         struct view v;
@@ -187,21 +187,21 @@ void name_scopes_end(struct thread *t, uint32_t depth)
     t->names->depth = depth;
 }
 
-kl_status kl_name_begin_at(const kl_site *site, const char *name)
+kl_status kl_name_begin(const char *name)
 {
     struct thread *t = thread_self();
     if (!t || (!t->names && !(t->names = mem_alloc(sizeof *t->names))))
-        return t ? fail(t, site, KL_ERR_MEMORY, "name_begin: out of memory") : KL_ERR_MEMORY;
+        return t ? fail(t, KL_ERR_MEMORY, "name_begin: out of memory") : KL_ERR_MEMORY;
     struct name_scopes *s = t->names;
     const char *c = name;
     while (c && is_name_char(*c))
         c++;
     if (!c || c == name || *c)
-        return fail(t, site, KL_ERR_ARGUMENT, "name_begin: \"%.*s\" is no name of letters, digits, '_' and '.'", PATH,
+        return fail(t, KL_ERR_ARGUMENT, "name_begin: \"%.*s\" is no name of letters, digits, '_' and '.'", PATH,
                     name ? name : "(NULL)");
     size_t before = strlen(s->path), length = strlen(name);
     if (s->depth == DEPTH || before + (before > 0) + length > PATH)
-        return fail(t, site, KL_ERR_ARGUMENT, "name_begin: \"%.*s\" %s", PATH, name,
+        return fail(t, KL_ERR_ARGUMENT, "name_begin: \"%.*s\" %s", PATH, name,
                     s->depth == DEPTH ? "would be the 33rd open scope" : "makes a path of more than 100 bytes");
     s->before[s->depth++] = (uint32_t)before;
     if (before)
@@ -210,13 +210,13 @@ kl_status kl_name_begin_at(const kl_site *site, const char *name)
     return KL_OK;
 }
 
-kl_status kl_name_end_at(const kl_site *site)
+kl_status kl_name_end(void)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     if (name_scope_depth(t) == t->floor.names)
-        return fail(t, site, KL_ERR_ARGUMENT, "name_end: %s",
+        return fail(t, KL_ERR_ARGUMENT, "name_end: %s",
                     name_scope_depth(t) ? "the scope was begun outside of this function or suspension"
                                         : "no scope is open");
     name_scopes_end(t, name_scope_depth(t) - 1);

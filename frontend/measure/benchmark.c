@@ -29,14 +29,14 @@ static kl_status call_step(struct benching *b, int fuse)
     if (t->tracing) {
         trace_drop(t);
         if (!status)
-            status = report(t, NULL, KL_ERR_TRACE, "bench: the step leaves a trace open");
+            status = report(t, KL_ERR_TRACE, "bench: the step leaves a trace open");
     }
     if (status && kl_last_error_code() != status)
-        report(t, NULL, status, "bench: the step fails: %s", status_name(status));
+        report(t, status, "bench: the step fails: %s", status_name(status));
     return status;
 }
 
-static kl_status out_of_memory(void) { return report(thread_self(), NULL, KL_ERR_MEMORY, "bench: out of memory"); }
+static kl_status out_of_memory(void) { return report(thread_self(), KL_ERR_MEMORY, "bench: out of memory"); }
 
 /* Moves the times of a step out of the profile, which is then empty. */
 static bool take_times(struct benching *b, int fuse)
@@ -91,7 +91,7 @@ static kl_status compile_both(struct benching *b)
         if (status || !ok)
             return status ? status : out_of_memory();
         if (!any)
-            return report(thread_self(), NULL, KL_ERR_ARGUMENT, "bench: the step runs nothing on this thread");
+            return report(thread_self(), KL_ERR_ARGUMENT, "bench: the step runs nothing on this thread");
     }
     return KL_OK;
 }
@@ -201,14 +201,14 @@ static void end_benching(struct benching *b)
 static bool check_options(struct thread *t, kl_bench_fn *step, kl_bench_options *o)
 {
     if (!step)
-        return report(t, NULL, KL_ERR_ARGUMENT, "bench: no step"), false;
+        return report(t, KL_ERR_ARGUMENT, "bench: no step"), false;
     if (o->rounds < 0 || o->rounds > MAX_ROUNDS)
-        return report(t, NULL, KL_ERR_ARGUMENT, "bench: %d rounds; there may be 1 to %d", o->rounds, (int)MAX_ROUNDS),
+        return report(t, KL_ERR_ARGUMENT, "bench: %d rounds; there may be 1 to %d", o->rounds, (int)MAX_ROUNDS),
             false;
     if (!(o->seconds >= 0))
-        return report(t, NULL, KL_ERR_ARGUMENT, "bench: %g seconds", o->seconds), false;
+        return report(t, KL_ERR_ARGUMENT, "bench: %g seconds", o->seconds), false;
     if (t->tracing)
-        return report(t, NULL, KL_ERR_TRACE, "bench: a trace is open"), false;
+        return report(t, KL_ERR_TRACE, "bench: a trace is open"), false;
     o->rounds = o->rounds ? o->rounds : ROUNDS;
     o->seconds = o->seconds > 0 ? o->seconds : SECONDS;
     return true;

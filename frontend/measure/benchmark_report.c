@@ -139,14 +139,14 @@ static kl_status write_rows(const kl_bench_report *r, const char *path, bool cha
     if (!t)
         return KL_ERR_MEMORY;
     if (!r || !path)
-        return report(t, NULL, KL_ERR_ARGUMENT, "bench: no %s", r ? "path" : "report");
+        return report(t, KL_ERR_ARGUMENT, "bench: no %s", r ? "path" : "report");
     report_rows(r, chart, &rows);
-    kl_status status = rows.failed ? report(t, NULL, KL_ERR_MEMORY, "bench: out of memory") : KL_OK;
+    kl_status status = rows.failed ? report(t, KL_ERR_MEMORY, "bench: out of memory") : KL_OK;
     struct whole_file w;
     if (!rows.failed && whole_file_open(&w, path))
         write(&rows, w.f);
     if (!rows.failed && !whole_file_close(&w))
-        status = report(t, NULL, KL_ERR_IO, "bench: %s: %s", path, strerror(errno));
+        status = report(t, KL_ERR_IO, "bench: %s: %s", path, strerror(errno));
     results_free(&rows);
     return status;
 }

@@ -183,7 +183,7 @@ kl_status kl_profile_begin(void)
     struct err e = {0};
     if (!t)
         return KL_ERR_MEMORY;
-    return timeline_start(false, &e) ? KL_OK : report(t, NULL, e.code, "profile_begin: %s", e.msg);
+    return timeline_start(false, &e) ? KL_OK : report(t, e.code, "profile_begin: %s", e.msg);
 }
 
 kl_profile *kl_profile_end(void)
@@ -193,7 +193,7 @@ kl_profile *kl_profile_end(void)
     struct own_profile *p = t ? mem_alloc(sizeof *p) : NULL;
     if (!p || !timeline_stop(false, &p->timeline, &e) || !profile_collect(p)) {
         if (t)
-            report(t, NULL, e.code ? e.code : KL_ERR_MEMORY, "profile_end: %s", e.code ? e.msg : "out of memory");
+            report(t, e.code ? e.code : KL_ERR_MEMORY, "profile_end: %s", e.code ? e.msg : "out of memory");
         kl_profile_free(p ? &p->seen : NULL);
         return NULL;
     }
@@ -222,7 +222,7 @@ kl_status kl_profile_trace(const kl_profile *profile, const char *path)
     if (!t)
         return KL_ERR_MEMORY;
     if (!profile || !path)
-        return report(t, NULL, KL_ERR_ARGUMENT, "profile_trace: no %s", profile ? "path" : "profile");
+        return report(t, KL_ERR_ARGUMENT, "profile_trace: no %s", profile ? "path" : "profile");
     return timeline_json(&((const struct own_profile *)profile)->timeline, path, &e) ? KL_OK : report_err(&e);
 }
 

@@ -35,15 +35,14 @@ kl_status kl_tune_with(const char *trace, const kl_tune_options *options)
     static const kl_tune_options defaults = {0};
     options = options ? options : &defaults;
     if (!trace)
-        return report(t, NULL, KL_ERR_ARGUMENT, "tune: the trace's name is NULL");
+        return report(t, KL_ERR_ARGUMENT, "tune: the trace's name is NULL");
     if (!(options->seconds >= 0 && options->seconds <= MAX_SECONDS))
-        return report(t, NULL, KL_ERR_ARGUMENT, "tune: %g seconds; there may be 0 to %d", options->seconds,
-                      (int)MAX_SECONDS);
+        return report(t, KL_ERR_ARGUMENT, "tune: %g seconds; there may be 0 to %d", options->seconds, (int)MAX_SECONDS);
     if (t->tracing)
-        return report(t, NULL, KL_ERR_TRACE, "tune: a trace is open");
+        return report(t, KL_ERR_TRACE, "tune: a trace is open");
     const struct exec *x = exec_named(trace);
     if (!x)
-        return report(t, NULL, KL_ERR_ARGUMENT, "tune: no trace of the name \"%s\" has run", trace);
+        return report(t, KL_ERR_ARGUMENT, "tune: no trace of the name \"%s\" has run", trace);
     kl_tune_options own = *options;
     own.seconds = own.seconds > 0 ? own.seconds : KL_TUNE_SECONDS;
     struct tune_options o = {.seconds = own.seconds, .again = true, .progress = print_progress,
@@ -59,7 +58,7 @@ kl_status kl_tune_with(const char *trace, const kl_tune_options *options)
         exec_unref(next);
     }
     exec_unref(x);
-    return ok ? KL_OK : report(t, NULL, e.code, "%s", e.msg);
+    return ok ? KL_OK : report(t, e.code, "%s", e.msg);
 }
 
 kl_status kl_tune(const char *trace, double seconds)

@@ -1,23 +1,19 @@
-/* For composites written as calls of public ops: in a function with a `site`, kl_add(a, b) is recorded at the
- * composite's call site. */
+/* What composites share that are plain functions of ordinary calls: numbers, and products of lengths. */
 #ifndef KILN_NN_COMPOSE_H
 #define KILN_NN_COMPOSE_H
-#include <kiln/kiln.h> /* before frontend.h, which disables the macros */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#undef KL_HERE
-#define KL_HERE site
 
 /* [] A number compiled in. */
-static inline kl_tensor number(const kl_site *site, kl_tensor like, kl_dtype dtype, double value)
+static inline kl_tensor number(kl_tensor like, kl_dtype dtype, double value)
 {
     return kl_const(kl_device_of(like), dtype, value);
 }
 
 /* The same in the dtype of `like`. */
-static inline kl_tensor same_number(const kl_site *site, kl_tensor like, double value)
+static inline kl_tensor same_number(kl_tensor like, double value)
 {
     return kl_const(kl_device_of(like), kl_dtype_of(like), value);
 }
@@ -31,7 +27,7 @@ static inline int64_t product_of(const int64_t *v, int n)
 }
 
 /* The same of lengths, which may be symbolic; INT64_MIN: reported. */
-static inline int64_t product_of_lengths(const kl_site *site, const int64_t *v, int n)
+static inline int64_t product_of_lengths(const int64_t *v, int n)
 {
     int64_t p = 1;
     for (int i = 0; i < n && p != INT64_MIN; i++)

@@ -4,17 +4,17 @@
 
 /* ---- diagonals ---- */
 
-kl_tensor kl_diagonal_at(const kl_site *site, kl_tensor a, int64_t offset, int axis0, int axis1)
+kl_tensor kl_diagonal(kl_tensor a, int64_t offset, int axis0, int axis1)
 {
     static const char op[] = "diagonal";
     struct thread *t = thread_self();
     struct view v;
     uint32_t i0, i1;
-    if (!t || !describe(t, site, op, "the tensor", a, &v) || !axis_of(t, site, op, &v.shape, axis0, &i0) ||
-        !axis_of(t, site, op, &v.shape, axis1, &i1))
+    if (!t || !describe(t, op, "the tensor", a, &v) || !axis_of(t, op, &v.shape, axis0, &i0) ||
+        !axis_of(t, op, &v.shape, axis1, &i1))
         return op_failed();
     if (i0 == i1)
-        return refuse(t, site, KL_ERR_SHAPE, "%s: axis %d twice", op, axis0);
+        return refuse(t, KL_ERR_SHAPE, "%s: axis %d twice", op, axis0);
     int64_t rows = v.shape.dim[i0], columns = v.shape.dim[i1], dims[KL_MAX_RANK];
     int order[KL_MAX_RANK], at = 0;
     for (uint32_t i = 0; i < v.shape.rank; i++)
@@ -29,36 +29,36 @@ kl_tensor kl_diagonal_at(const kl_site *site, kl_tensor a, int64_t offset, int a
     if (offset <= -rows || offset >= columns)
         count = 0;
     int64_t start = count ? offset >= 0 ? offset : -offset * columns : 0;
-    if (!axes_are_numbers(t, site, op, &v.shape, i0, 1) || !axes_are_numbers(t, site, op, &v.shape, i1, 1) ||
-        !(t = checked_begin(site, op)))
+    if (!axes_are_numbers(t, op, &v.shape, i0, 1) || !axes_are_numbers(t, op, &v.shape, i1, 1) ||
+        !(t = checked_begin(op)))
         return op_failed();
     dims[at] = rows * columns; /* in row-major order the diagonal is every (columns + 1)-th element */
     kl_tensor flat = kl_reshape(kl_permute(a, order), at + 1, dims);
-    return compose_end(t, slice_of(site, op, flat, (uint32_t)at, start, count, count > 1 ? step : 1));
+    return compose_end(t, slice_of(op, flat, (uint32_t)at, start, count, count > 1 ? step : 1));
 }
 
-kl_tensor kl_diagonal_matrix_at(const kl_site *site, kl_tensor a, int64_t offset)
+kl_tensor kl_diagonal_matrix(kl_tensor a, int64_t offset)
 {
     static const char op[] = "diagonal_matrix";
     struct thread *t = thread_self();
     struct view v;
     char text[SHAPE_TEXT];
-    if (!t || !describe(t, site, op, "the tensor", a, &v))
+    if (!t || !describe(t, op, "the tensor", a, &v))
         return op_failed();
     int64_t n = v.shape.rank ? v.shape.dim[v.shape.rank - 1] : 0, m;
     int64_t far = offset > INT64_MIN && offset < 0 ? -offset : offset;
     bool fits = v.shape.rank >= 1 && v.shape.rank < KL_MAX_RANK && offset > INT64_MIN &&
                 !__builtin_add_overflow(n, far, &m) && m < INT64_C(1) << 31;
     if (!fits)
-        return refuse(t, site, KL_ERR_SHAPE, "%s: no matrix of %s with offset %" PRId64, op,
+        return refuse(t, KL_ERR_SHAPE, "%s: no matrix of %s with offset %" PRId64, op,
                       shape_text(&v.shape, text, sizeof text), offset);
     struct shape s = v.shape, flat = v.shape;
     uint32_t last = v.shape.rank - 1;
-    if (!axes_are_numbers(t, site, op, &v.shape, last, 1))
+    if (!axes_are_numbers(t, op, &v.shape, last, 1))
         return op_failed();
     s.dim[last] = m;
     s.dim[s.rank++] = m;
-    if (!shape_of(t, site, op, (int)s.rank, s.dim, &s) || !(t = checked_begin(site, op)))
+    if (!shape_of(t, op, (int)s.rank, s.dim, &s) || !(t = checked_begin(op)))
         return op_failed();
     if (n == 0)
         return compose_end(t, kl_zeros(v.device, (kl_dtype)v.dtype, (int)s.rank, s.dim));
@@ -67,7 +67,7 @@ kl_tensor kl_diagonal_matrix_at(const kl_site *site, kl_tensor a, int64_t offset
     high[last + 1] = m;
     a = kl_pad(kl_unsqueeze(a, -1), NULL, high, 0);
     flat.dim[last] = n * (m + 1);
-    a = reshape_to(site, op, a, &flat);
+    a = reshape_to(op, a, &flat);
     low[last] = offset >= 0 ? far : far * m;
     high[last + 1] = 0;
     high[last] = m * m - low[last] - n * (m + 1);
@@ -75,44 +75,43 @@ kl_tensor kl_diagonal_matrix_at(const kl_site *site, kl_tensor a, int64_t offset
     memcpy(stop, flat.dim, sizeof stop);
     stop[last] = m * m;
     a = kl_pad(a, low, high, 0);
-    return compose_end(t, reshape_to(site, op, kl_slice(a, NULL, stop, NULL), &s));
+    return compose_end(t, reshape_to(op, kl_slice(a, NULL, stop, NULL), &s));
 }
 
 /* ---- bounded sizes ---- */
 
 /* [n] positions among the kept elements, `size` for the others; *count: the number of kept elements. */
-static kl_tensor kept_indices(const kl_site *site, kl_tensor kept, int64_t size, kl_tensor *count)
+static kl_tensor kept_indices(kl_tensor kept, int64_t size, kl_tensor *count)
 {
     kl_tensor one = kl_cast(kept, KL_I64), upto = kl_cumsum(one, 0, true, false);
     *count = kl_sum_all(one);
-    return kl_where(kept, upto, number(site, one, KL_I64, (double)size));
+    return kl_where(kept, upto, number(one, KL_I64, (double)size));
 }
 
-static bool bounded_begin(const kl_site *site, const char *op, kl_tensor a, int64_t size, struct view *v,
-                          struct thread **t)
+static bool bounded_begin(const char *op, kl_tensor a, int64_t size, struct view *v, struct thread **t)
 {
     *t = thread_self();
     struct shape s;
-    return *t && describe(*t, site, op, "the tensor", a, v) && shape_of(*t, site, op, 1, &size, &s) &&
-           (*t = checked_begin(site, op)) != NULL;
+    return *t && describe(*t, op, "the tensor", a, v) && shape_of(*t, op, 1, &size, &s) &&
+           (*t = checked_begin(op)) != NULL;
 }
 
-kl_tensor kl_nonzero_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor *count)
+kl_tensor kl_nonzero(kl_tensor a, int64_t size, kl_tensor *count)
 {
     static const char op[] = "nonzero";
     struct view v;
     struct thread *t;
     if (count)
         *count = kl_none;
-    if (!bounded_begin(site, op, a, size, &v, &t))
+    if (!bounded_begin(op, a, size, &v, &t))
         return op_failed();
-    int64_t n = product_of_lengths(site, v.shape.dim, (int)v.shape.rank), column[2] = {size, 1};
+    int64_t n = product_of_lengths(v.shape.dim, (int)v.shape.rank), column[2] = {size, 1};
     kl_tensor flat = kl_reshape(a, 1, &n), all, index[KL_MAX_RANK];
-    kl_tensor kept = v.dtype == KL_BOOL ? flat : kl_ne(flat, same_number(site, flat, 0));
-    kl_tensor indices = kept_indices(site, kept, size, &all), minus = number(site, all, KL_I64, -1);
+    kl_tensor kept = v.dtype == KL_BOOL ? flat : kl_ne(flat, same_number(flat, 0));
+    kl_tensor indices = kept_indices(kept, size, &all), minus = number(all, KL_I64, -1);
     kl_tensor from = kl_put_along_axis_with(kl_expand(minus, 1, &size), 0, indices, kl_arange(v.device, KL_I64, n),
                                          KL_SCATTER_SET, KL_INDEX_DROP);
-    kl_tensor none = kl_lt(from, number(site, from, KL_I64, 0));
+    kl_tensor none = kl_lt(from, number(from, KL_I64, 0));
     for (int i = (int)v.shape.rank - 1; i >= 0; i--) {
         kl_tensor length = kl_length_scalar(v.device, KL_I64, v.shape.dim[i]);
         index[i] = kl_reshape(kl_where(none, minus, kl_rem(from, length)), 2, column);
@@ -126,8 +125,7 @@ kl_tensor kl_nonzero_at(const kl_site *site, kl_tensor a, int64_t size, kl_tenso
     return results[0];
 }
 
-kl_tensor kl_unique_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor *count, kl_tensor *inverse,
-                       kl_tensor *counts)
+kl_tensor kl_unique(kl_tensor a, int64_t size, kl_tensor *count, kl_tensor *inverse, kl_tensor *counts)
 {
     static const char op[] = "unique";
     struct view v;
@@ -136,9 +134,9 @@ kl_tensor kl_unique_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor
     for (int i = 0; i < 3; i++)
         if (to[i])
             *to[i] = kl_none;
-    if (!bounded_begin(site, op, a, size, &v, &t))
+    if (!bounded_begin(op, a, size, &v, &t))
         return op_failed();
-    if (!axes_are_numbers(t, site, op, &v.shape, 0, v.shape.rank))
+    if (!axes_are_numbers(t, op, &v.shape, 0, v.shape.rank))
         return compose_end(t, poison(t));
     int64_t n = shape_count(&v.shape), one = 1;
     kl_tensor flat = kl_reshape(a, 1, &n), order = kl_argsort(flat, 0, false), sorted = kl_take(flat, 0, order);
@@ -149,13 +147,13 @@ kl_tensor kl_unique_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor
             other = kl_and(other, kl_not(kl_and(kl_is_nan(x), kl_is_nan(before))));
         first = kl_concat(2, (kl_tensor[]){first, other}, 0);
     }
-    kl_tensor last = number(site, first, KL_I64, 1), ones = kl_ones(v.device, KL_I64, 1, &n);
+    kl_tensor last = number(first, KL_I64, 1), ones = kl_ones(v.device, KL_I64, 1, &n);
     kl_tensor firsts = kl_cast(first, KL_I64), indices = kl_sub(kl_cumsum(firsts, 0, false, false), last);
     kl_tensor results[4];
     results[0] = kl_put_along_axis_with(kl_zeros(v.device, (kl_dtype)v.dtype, 1, &size), 0, indices, sorted,
                                         KL_SCATTER_SET, KL_INDEX_DROP);
     results[1] = kl_sum_all(firsts);
-    results[2] = reshape_to(site, op, kl_put_along_axis_with(kl_zeros(v.device, KL_I64, 1, &n), 0, order, indices,
+    results[2] = reshape_to(op, kl_put_along_axis_with(kl_zeros(v.device, KL_I64, 1, &n), 0, order, indices,
                                                           KL_SCATTER_SET, 0), &v.shape);
     results[3] = kl_put_along_axis_with(kl_zeros(v.device, KL_I64, 1, &size), 0, indices, ones, KL_SCATTER_ADD,
                                         KL_INDEX_DROP);

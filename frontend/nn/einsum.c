@@ -16,7 +16,6 @@ struct einsum_term {
 };
 
 struct einsum {
-    const kl_site *site;
     struct thread *t;
     const char *text;
     int n;
@@ -39,7 +38,7 @@ static int einsum_axis_of(const struct einsum_term *m, char c)
     return p ? (int)(p - m->letter) : -1;
 }
 
-#define BAD(e, code, ...) (fail((e)->t, (e)->site, code, "einsum: " __VA_ARGS__), false)
+#define BAD(e, code, ...) (fail((e)->t, code, "einsum: " __VA_ARGS__), false)
 
 /* ---- parsing the subscripts ---- */
 
@@ -121,7 +120,7 @@ static void broadcast_ellipsis(const struct einsum *e, struct einsum_term *m)
         int c = m->letter[j];
         if (c > KL_MAX_RANK || e->length[c] == 1 || e->own[m - e->term][c] != 1)
             continue;
-        m->x = kl_squeeze_at(e->site, m->x, j);
+        m->x = kl_squeeze(m->x, j);
         m->rank--;
         memmove(&m->letter[j], &m->letter[j + 1], m->rank - (uint32_t)j);
     }
@@ -136,7 +135,7 @@ static bool check_operands(struct einsum *e, const kl_tensor *operand)
         struct einsum_term *m = &e->term[i];
         struct view v;
         m->x = operand[i];
-        if (!describe(e->t, e->site, "einsum", "an operand", m->x, &v))
+        if (!describe(e->t, "einsum", "an operand", m->x, &v))
             return false;
         if (i == 0)
             e->like = v;
@@ -172,9 +171,9 @@ static bool check_operands(struct einsum *e, const kl_tensor *operand)
 
 /* ---- the products ---- */
 
-static void sum_axis(const struct einsum *e, struct einsum_term *m, int axis)
+static void sum_axis(struct einsum_term *m, int axis)
 {
-    m->x = kl_sum_at(e->site, m->x, 1, &axis, false);
+    m->x = kl_sum(m->x, 1, &axis, false);
     m->rank--;
     memmove(&m->letter[axis], &m->letter[axis + 1], m->rank - (uint32_t)axis);
 }
@@ -191,11 +190,11 @@ static void einsum_take_diagonals(const struct einsum *e, struct einsum_term *m)
         int64_t dims[KL_MAX_RANK];
         for (uint32_t k = 0; k < m->rank; k++)
             dims[k] = e->length[(int)m->letter[k]];
-        kl_tensor row = kl_iota_at(e->site, e->like.device, KL_I64, (int)m->rank, dims, i);
-        kl_tensor column = kl_iota_at(e->site, e->like.device, KL_I64, (int)m->rank, dims, j);
-        kl_tensor zero = const_like(e->site, &e->like, 0);
-        m->x = kl_where_at(e->site, kl_eq_at(e->site, row, column), m->x, zero);
-        sum_axis(e, m, j);
+        kl_tensor row = kl_iota(e->like.device, KL_I64, (int)m->rank, dims, i);
+        kl_tensor column = kl_iota(e->like.device, KL_I64, (int)m->rank, dims, j);
+        kl_tensor zero = const_like(&e->like, 0);
+        m->x = kl_where(kl_eq(row, column), m->x, zero);
+        sum_axis(m, j);
     }
 }
 
@@ -213,7 +212,7 @@ static void sum_unneeded(const struct einsum *e, struct einsum_term *m, const st
 {
     for (int j = (int)m->rank - 1; j >= 0; j--)
         if (!einsum_is_needed(e, from, m->letter[j]) && !(other && einsum_axis_of(other, m->letter[j]) >= 0))
-            sum_axis(e, m, j);
+            sum_axis(m, j);
 }
 
 /* a times b, into a: letters of both are batch axes if something later needs them, else contracted. */
@@ -239,7 +238,7 @@ static void einsum_multiply(const struct einsum *e, struct einsum_term *a, const
     for (uint32_t j = 0; j < b->rank; j++)
         if (einsum_axis_of(a, b->letter[j]) < 0)
             letter[rank++] = b->letter[j];
-    a->x = kl_dot_general_at(e->site, a->x, b->x, nbatch, batch_a, batch_b, ncon, con_a, con_b);
+    a->x = kl_dot_general(a->x, b->x, nbatch, batch_a, batch_b, ncon, con_a, con_b);
     a->rank = rank < KL_MAX_RANK ? rank : KL_MAX_RANK; /* above that the product has failed */
     memcpy(a->letter, letter, a->rank);
 }
@@ -261,19 +260,19 @@ static kl_tensor einsum_contract(struct einsum *e)
     int axes[KL_MAX_RANK];
     for (uint32_t j = 0; j < e->out.rank; j++)
         axes[j] = einsum_axis_of(&all, e->out.letter[j]);
-    return kl_permute_at(e->site, all.x, axes); /* permuted even if nothing changes: a new handle */
+    return kl_permute(all.x, axes); /* permuted even if nothing changes: a new handle */
 }
 
-kl_tensor kl_einsum_at(const kl_site *site, const char *subscripts, int n, const kl_tensor *operand)
+kl_tensor kl_einsum(const char *subscripts, int n, const kl_tensor *operand)
 {
     struct thread *t = thread_self();
-    struct einsum e = {.site = site, .t = t, .text = subscripts, .n = n};
+    struct einsum e = {.t = t, .text = subscripts, .n = n};
     if (!t)
         return kl_none;
     if (!subscripts || !operand || n < 1 || n > TERMS)
-        return refuse(t, site, KL_ERR_ARGUMENT, "einsum: needs subscripts and 1..%d operands, got %d", TERMS,
+        return refuse(t, KL_ERR_ARGUMENT, "einsum: needs subscripts and 1..%d operands, got %d", TERMS,
                       operand ? n : 0);
-    if (!einsum_parse(&e) || !check_operands(&e, operand) || !(t = checked_begin(site, "einsum")))
+    if (!einsum_parse(&e) || !check_operands(&e, operand) || !(t = checked_begin("einsum")))
         return op_failed();
     return compose_end(t, einsum_contract(&e));
 }

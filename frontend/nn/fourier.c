@@ -5,28 +5,26 @@
 
 enum { MATRIX_MAX = 32, DIRECT_MAX = 128 };
 
-struct fourier { const kl_site *site; kl_device device; kl_dtype dtype; };
+struct fourier { kl_device device; kl_dtype dtype; };
 struct fourier_pair { kl_tensor re, im; }; /* im may be kl_none: zeros */
 
 /* cos and sin of -2 pi k / n, k integers reduced to 0..n-1. */
 static struct fourier_pair unit_circle(const struct fourier *f, kl_tensor k, int64_t n)
 {
-    const kl_site *site = f->site;
     kl_dtype d = kl_device_supports(f->device, KL_F64) ? KL_F64 : KL_F32;
-    kl_tensor angle = kl_mul(kl_cast(k, d), number(site, k, d, -6.28318530717958647693 / (double)n));
+    kl_tensor angle = kl_mul(kl_cast(k, d), number(k, d, -6.28318530717958647693 / (double)n));
     return (struct fourier_pair){kl_cast(kl_cos(angle), f->dtype), kl_cast(kl_sin(angle), f->dtype)};
 }
 
 /* [rows, columns]: the powers i j of the n-th root of one. */
 static struct fourier_pair root_powers(const struct fourier *f, int64_t rows, int64_t columns, int64_t n)
 {
-    const kl_site *site = f->site;
     int64_t dims[2] = {rows, columns};
     kl_tensor k = kl_mul(kl_iota(f->device, KL_I64, 2, dims, 0), kl_iota(f->device, KL_I64, 2, dims, 1));
-    return unit_circle(f, kl_rem(k, number(site, k, KL_I64, (double)n)), n);
+    return unit_circle(f, kl_rem(k, number(k, KL_I64, (double)n)), n);
 }
 
-static struct fourier_pair complex_product(const kl_site *site, struct fourier_pair a, struct fourier_pair b)
+static struct fourier_pair complex_product(struct fourier_pair a, struct fourier_pair b)
 {
     struct fourier_pair r = {kl_mul(a.re, b.re), kl_mul(a.re, b.im)};
     if (a.im.id) {
@@ -37,7 +35,7 @@ static struct fourier_pair complex_product(const kl_site *site, struct fourier_p
 }
 
 /* A symmetric matrix [r, r] times x [..., r, m]. */
-static struct fourier_pair matrix_times(const kl_site *site, struct fourier_pair w, struct fourier_pair x)
+static struct fourier_pair matrix_times(struct fourier_pair w, struct fourier_pair x)
 {
     struct fourier_pair r = {kl_matmul(w.re, x.re), kl_matmul(w.im, x.re)};
     if (x.im.id) {
@@ -47,7 +45,7 @@ static struct fourier_pair matrix_times(const kl_site *site, struct fourier_pair
     return r;
 }
 
-static struct fourier_pair each_part(const kl_site *site, struct fourier_pair x, int rank, const int64_t *dims)
+static struct fourier_pair each_part(struct fourier_pair x, int rank, const int64_t *dims)
 {
     x.re = kl_reshape(x.re, rank, dims);
     x.im = x.im.id ? kl_reshape(x.im, rank, dims) : x.im;
@@ -60,9 +58,8 @@ static struct fourier_pair fourier_transform(const struct fourier *f, struct fou
  * n. */
 static struct fourier_pair transform_back(const struct fourier *f, struct fourier_pair x, int64_t B, int64_t n)
 {
-    const kl_site *site = f->site;
-    kl_tensor zero = x.im.id ? x.im : kl_mul(x.re, same_number(site, x.re, 0));
-    kl_tensor scale = same_number(site, x.re, (double)n);
+    kl_tensor zero = x.im.id ? x.im : kl_mul(x.re, same_number(x.re, 0));
+    kl_tensor scale = same_number(x.re, (double)n);
     struct fourier_pair y = fourier_transform(f, (struct fourier_pair){zero, x.re}, B, n);
     return (struct fourier_pair){kl_div(y.im, scale), kl_div(y.re, scale)};
 }
@@ -70,31 +67,29 @@ static struct fourier_pair transform_back(const struct fourier *f, struct fourie
 /* With w_k = e^(-pi i k^2 / n), X_k = w_k times the convolution of w_j x_j with conj(w_j). */
 static struct fourier_pair fourier_bluestein(const struct fourier *f, struct fourier_pair x, int64_t B, int64_t n)
 {
-    const kl_site *site = f->site;
     int64_t m = 1;
     while (m < 2 * n - 1)
         m *= 2;
     kl_tensor k = kl_arange(f->device, KL_I64, n);
-    struct fourier_pair w = unit_circle(f, kl_rem(kl_mul(k, k), number(site, k, KL_I64, (double)(2 * n))), 2 * n), a, b;
+    struct fourier_pair w = unit_circle(f, kl_rem(kl_mul(k, k), number(k, KL_I64, (double)(2 * n))), 2 * n), a, b;
     int64_t behind[2] = {0, m - n}, gap = m - 2 * n + 1;
     int last = 0;
-    a = complex_product(site, x, w);
+    a = complex_product(x, w);
     a = (struct fourier_pair){kl_pad(a.re, NULL, behind, 0), kl_pad(a.im, NULL, behind, 0)};
     for (int i = 0; i < 2; i++) { /* conj(w_0 .. w_(n-1)), zeros, conj(w_(n-1) .. w_1) */
         kl_tensor half = i ? kl_neg(w.im) : w.re;
         kl_tensor pieces[2] = {kl_pad(half, NULL, &gap, 0), kl_flip(kl_narrow(half, 0, 1, n - 1), 1, &last)};
         *(i ? &b.im : &b.re) = kl_reshape(kl_concat(2, pieces, 0), 2, (int64_t[]){1, m});
     }
-    a = complex_product(site, fourier_transform(f, a, B, m), fourier_transform(f, b, 1, m));
+    a = complex_product(fourier_transform(f, a, B, m), fourier_transform(f, b, 1, m));
     a = transform_back(f, a, B, m);
     a = (struct fourier_pair){kl_narrow(a.re, 1, 0, n), kl_narrow(a.im, 1, 0, n)};
-    return complex_product(site, a, w);
+    return complex_product(a, w);
 }
 
 /* x [B, n], [B, n] its transform. */
 static struct fourier_pair fourier_transform(const struct fourier *f, struct fourier_pair x, int64_t B, int64_t n)
 {
-    const kl_site *site = f->site;
     int64_t r = n <= MATRIX_MAX ? n : MATRIX_MAX;
     while (n % r)
         r--;
@@ -102,17 +97,17 @@ static struct fourier_pair fourier_transform(const struct fourier *f, struct fou
         return fourier_bluestein(f, x, B, n);
     if (r == 1 || r == n) { /* elements j as the columns of a matrix */
         struct fourier_pair w = root_powers(f, n, n, n), y;
-        y = matrix_times(site, w, each_part(site, x, 3, (int64_t[]){B, n, 1}));
-        return each_part(site, y, 2, (int64_t[]){B, n});
+        y = matrix_times(w, each_part(x, 3, (int64_t[]){B, n, 1}));
+        return each_part(y, 2, (int64_t[]){B, n});
     }
     /* element j1 m + j2 of x, k1 + r k2 of the result */
     int64_t m = n / r;
-    x = matrix_times(site, root_powers(f, r, r, r), each_part(site, x, 3, (int64_t[]){B, r, m}));
-    x = complex_product(site, x, root_powers(f, r, m, n));
-    x = fourier_transform(f, each_part(site, x, 2, (int64_t[]){B * r, m}), B * r, m);
-    x = each_part(site, x, 3, (int64_t[]){B, r, m});
+    x = matrix_times(root_powers(f, r, r, r), each_part(x, 3, (int64_t[]){B, r, m}));
+    x = complex_product(x, root_powers(f, r, m, n));
+    x = fourier_transform(f, each_part(x, 2, (int64_t[]){B * r, m}), B * r, m);
+    x = each_part(x, 3, (int64_t[]){B, r, m});
     x = (struct fourier_pair){kl_transpose(x.re, 1, 2), kl_transpose(x.im, 1, 2)};
-    return each_part(site, x, 2, (int64_t[]){B, n});
+    return each_part(x, 2, (int64_t[]){B, n});
 }
 
 /* ---- arguments ---- */
@@ -127,25 +122,24 @@ struct along {
 };
 
 /* The parts of a as [B, n], the axis last; NULL: reported. */
-static struct thread *fourier_begin(const kl_site *site, const char *op, kl_tensor a, int axis, struct along *x,
-                                    struct fourier_pair *p)
+static struct thread *fourier_begin(const char *op, kl_tensor a, int axis, struct along *x, struct fourier_pair *p)
 {
     struct thread *t = thread_self();
     char text[SHAPE_TEXT];
-    if (!t || !describe(t, site, op, "the tensor", a, &x->v) || !axis_of(t, site, op, &x->v.shape, axis, &x->axis))
+    if (!t || !describe(t, op, "the tensor", a, &x->v) || !axis_of(t, op, &x->v.shape, axis, &x->axis))
         return NULL;
     x->n = x->v.shape.dim[x->axis];
     if (x->n < 1 || x->n > INT64_C(1) << 30) {
-        fail(t, site, KL_ERR_SHAPE, "%s: axis %u of %s", op, x->axis, shape_text(&x->v.shape, text, sizeof text));
+        fail(t, KL_ERR_SHAPE, "%s: axis %u of %s", op, x->axis, shape_text(&x->v.shape, text, sizeof text));
         return NULL;
     }
     if (x->v.dtype != KL_F32 && x->v.dtype != KL_F64) {
-        fail(t, site, KL_ERR_TYPE, "%s: needs f32 or f64, got %s", op, dtype_name(x->v.dtype));
+        fail(t, KL_ERR_TYPE, "%s: needs f32 or f64, got %s", op, dtype_name(x->v.dtype));
         return NULL;
     }
-    if (!(t = checked_begin(site, op)))
+    if (!(t = checked_begin(op)))
         return NULL;
-    x->f = (struct fourier){site, x->v.device, (kl_dtype)x->v.dtype};
+    x->f = (struct fourier){x->v.device, (kl_dtype)x->v.dtype};
     x->B = shape_count(&x->v.shape) / x->n;
     x->moved = x->v.shape;
     uint32_t last = x->v.shape.rank - 1;
@@ -163,56 +157,55 @@ static struct thread *fourier_begin(const kl_site *site, const char *op, kl_tens
 /* [B, n] with the axis moved back. */
 static kl_tensor moved_back(const struct along *x, kl_tensor a, int64_t n)
 {
-    const kl_site *site = x->f.site;
     struct shape s = x->moved;
     uint32_t last = s.rank - 1;
     int back[KL_MAX_RANK];
     s.dim[last] = n;
     for (uint32_t i = 0; i <= last; i++)
         back[i] = (int)(i < x->axis ? i : i == x->axis ? last : i - 1);
-    return kl_permute(reshape_to(site, "fft", a, &s), back);
+    return kl_permute(reshape_to("fft", a, &s), back);
 }
 
-kl_tensor kl_fft_at(const kl_site *site, kl_tensor a, int axis, bool inverse)
+kl_tensor kl_fft(kl_tensor a, int axis, bool inverse)
 {
     struct along x;
     struct fourier_pair p;
-    struct thread *t = fourier_begin(site, "fft", a, axis, &x, &p);
+    struct thread *t = fourier_begin("fft", a, axis, &x, &p);
     if (!t)
         return op_failed();
     p = inverse ? transform_back(&x.f, p, x.B, x.n) : fourier_transform(&x.f, p, x.B, x.n);
     return compose_end(t, kl_complex(moved_back(&x, p.re, x.n), moved_back(&x, p.im, x.n)));
 }
 
-kl_tensor kl_rfft_at(const kl_site *site, kl_tensor a, int axis)
+kl_tensor kl_rfft(kl_tensor a, int axis)
 {
     struct along x;
     struct fourier_pair p;
-    struct thread *t = fourier_begin(site, "rfft", a, axis, &x, &p);
+    struct thread *t = fourier_begin("rfft", a, axis, &x, &p);
     if (!t)
         return op_failed();
     int64_t bins = x.n / 2 + 1;
     if (p.im.id)
-        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "rfft: the tensor is complex, kl_fft takes it"));
+        return compose_end(t, refuse(t, KL_ERR_TYPE, "rfft: the tensor is complex, kl_fft takes it"));
     p = fourier_transform(&x.f, p, x.B, x.n);
     return compose_end(t, kl_complex(moved_back(&x, kl_narrow(p.re, 1, 0, bins), bins),
                                      moved_back(&x, kl_narrow(p.im, 1, 0, bins), bins)));
 }
 
 /* The bins after the middle are those before it, reversed and conjugated. */
-kl_tensor kl_irfft_at(const kl_site *site, kl_tensor a, int axis, int64_t n)
+kl_tensor kl_irfft(kl_tensor a, int axis, int64_t n)
 {
     struct along x;
     struct fourier_pair p;
-    struct thread *t = fourier_begin(site, "irfft", a, axis, &x, &p);
+    struct thread *t = fourier_begin("irfft", a, axis, &x, &p);
     int last = 1;
     if (!t)
         return op_failed();
     if (n < 1 || n / 2 + 1 != x.n)
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "irfft: %" PRId64 " elements have %" PRId64
+        return compose_end(t, refuse(t, KL_ERR_SHAPE, "irfft: %" PRId64 " elements have %" PRId64
                                      " bins, the axis has %" PRId64, n, n < 1 ? 0 : n / 2 + 1, x.n));
     if (!p.im.id)
-        p.im = kl_mul(p.re, same_number(site, p.re, 0));
+        p.im = kl_mul(p.re, same_number(p.re, 0));
     kl_tensor re[2] = {p.re, kl_flip(kl_narrow(p.re, 1, 1, n - x.n), 1, &last)};
     kl_tensor im[2] = {p.im, kl_neg(kl_flip(kl_narrow(p.im, 1, 1, n - x.n), 1, &last))};
     p = (struct fourier_pair){kl_concat(2, re, 1), kl_concat(2, im, 1)};

@@ -4,7 +4,6 @@
 #include "frontend/nn/compose.h"
 
 struct matrices {
-    const kl_site *site;
     bool upper, transposed;
     int64_t B, n, m;               /* of flat operands: [B, n, n] and [B, n, m] */
     kl_device device;
@@ -12,50 +11,49 @@ struct matrices {
     kl_dtype dtype, given;
 };
 
-static kl_tensor matrix_t(const kl_site *site, kl_tensor a) { return kl_transpose(a, -1, -2); }
+static kl_tensor matrix_t(kl_tensor a) { return kl_transpose(a, -1, -2); }
 
 /* Checks a matrix, n by n if square, and, unless b is NULL, a right side with its batch; NULL: reported.  Sets the
  * flattened operands. */
-static struct thread *matrices_begin(const kl_site *site, const char *op, kl_tensor *a, kl_tensor *b, bool square,
+static struct thread *matrices_begin(const char *op, kl_tensor *a, kl_tensor *b, bool square,
                                      struct view *v, struct view *w, struct matrices *x)
 {
     struct thread *t = thread_self();
     char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
-    if (!t || !describe(t, site, op, "the matrix", *a, v) || (b && !describe(t, site, op, "the right side", *b, w)))
+    if (!t || !describe(t, op, "the matrix", *a, v) || (b && !describe(t, op, "the right side", *b, w)))
         return NULL;
     uint32_t rank = v->shape.rank;
     bool fits = rank >= 2 && (!square || v->shape.dim[rank - 1] == v->shape.dim[rank - 2]);
     if (fits && b)
         fits = w->shape.rank == rank && !memcmp(w->shape.dim, v->shape.dim, (rank - 1) * sizeof *w->shape.dim);
     if (!fits) {
-        fail(t, site, KL_ERR_SHAPE, "%s: needs %s, got %s%s%s", op,
+        fail(t, KL_ERR_SHAPE, "%s: needs %s, got %s%s%s", op,
              b ? "[...,n,n] and [...,n,m]" : square ? "[...,n,n]" : "[...,m,n]", shape_text(&v->shape, ta, sizeof ta),
              b ? " and " : "", b ? shape_text(&w->shape, tb, sizeof tb) : "");
         return NULL;
     }
     if (!dtype_is_float(v->dtype) || (b && w->dtype != v->dtype)) {
-        fail(t, site, KL_ERR_TYPE, "%s: needs one floating dtype, got %s%s%s", op, dtype_name(v->dtype),
+        fail(t, KL_ERR_TYPE, "%s: needs one floating dtype, got %s%s%s", op, dtype_name(v->dtype),
              b ? " and " : "", b ? dtype_name(w->dtype) : "");
         return NULL;
     }
-    if (!axes_are_numbers(t, site, op, &v->shape, rank - 2, 2) || !(t = checked_begin(site, op)))
+    if (!axes_are_numbers(t, op, &v->shape, rank - 2, 2) || !(t = checked_begin(op)))
         return NULL;
-    *x = (struct matrices){.site = site, .B = product_of(v->shape.dim, (int)rank - 2), .n = v->shape.dim[rank - 2],
+    *x = (struct matrices){.B = product_of(v->shape.dim, (int)rank - 2), .n = v->shape.dim[rank - 2],
                            .m = b ? w->shape.dim[rank - 1] : v->shape.dim[rank - 1], .device = v->device};
     x->given = autocast_is_on(t) ? (kl_dtype)dtype_compute(v->dtype) : (kl_dtype)v->dtype;
-    *a = widen_view(t, site, *a, v);
+    *a = widen_view(t, *a, v);
     x->dtype = (kl_dtype)v->dtype;
     *a = kl_reshape(*a, 3, (int64_t[]){x->B, x->n, square ? x->n : x->m});
     if (b)
-        *b = kl_reshape(widen(t, site, *b), 3, (int64_t[]){x->B, x->n, x->m});
+        *b = kl_reshape(widen(t, *b), 3, (int64_t[]){x->B, x->n, x->m});
     return t;
 }
 
 /* A result in its shape and dtype. */
 static kl_tensor matrices_result(const struct matrices *x, const char *op, kl_tensor a, const struct shape *s)
 {
-    const kl_site *site = x->site;
-    a = reshape_to(site, op, a, s);
+    a = reshape_to(op, a, s);
     return x->given != x->dtype ? kl_cast(a, x->given) : a;
 }
 
@@ -65,12 +63,11 @@ static kl_tensor matrices_result(const struct matrices *x, const char *op, kl_te
 static kl_status substitute_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
-    const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor rest = in[0], column = in[1], diagonal = in[2], j = in[3];
     kl_tensor row = kl_div(kl_squeeze(kl_take(rest, 1, kl_reshape(j, 1, (int64_t[]){1})), 1),
                            kl_unsqueeze(diagonal, -1));
-    kl_tensor rows = kl_arange(x->device, KL_I32, x->n), zero = same_number(site, column, 0);
+    kl_tensor rows = kl_arange(x->device, KL_I32, x->n), zero = same_number(column, 0);
     kl_tensor to_go = x->upper != x->transposed ? kl_lt(rows, j) : kl_gt(rows, j);
     column = kl_unsqueeze(kl_where(to_go, column, zero), -1); /* [B, n, 1] */
     out[0] = kl_sub(rest, kl_mul(column, kl_unsqueeze(row, 1)));
@@ -81,7 +78,6 @@ static kl_status substitute_column(void *ctx, const kl_tensor *in, uint32_t nin,
 /* a [B, n, n], b [B, n, m]; differentiable through the loop, for gradients of gradients. */
 static kl_tensor substitute_all(struct matrices *x, kl_tensor a, kl_tensor b)
 {
-    const kl_site *site = x->site;
     kl_tensor out[2];
     kl_tensor columns = kl_permute(a, x->transposed ? (int[]){1, 0, 2} : (int[]){2, 0, 1});
     kl_tensor scanned[3] = {columns, kl_transpose(kl_diagonal(a, 0, 1, 2), 0, 1), kl_arange(x->device, KL_I32, x->n)};
@@ -102,19 +98,17 @@ static kl_status triangular_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_
 static kl_status triangular_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices x = *(struct matrices *)ctx;
-    const kl_site *site = x.site;
     (void)nin, (void)nout;
     x.transposed = !x.transposed;
     out[1] = substitute_all(&x, in[0], in[3]);
     kl_tensor left = x.transposed ? out[1] : in[2], right = x.transposed ? in[2] : out[1];
-    kl_tensor outer = kl_neg(kl_matmul(left, matrix_t(site, right)));
+    kl_tensor outer = kl_neg(kl_matmul(left, matrix_t(right)));
     out[0] = x.upper ? kl_triu(outer, 0) : kl_tril(outer, 0);
     return KL_OK;
 }
 
 static kl_tensor solve_triangular(struct matrices *x, kl_tensor a, kl_tensor b, bool upper, bool transposed)
 {
-    const kl_site *site = x->site;
     kl_tensor in[2] = {a, b}, y;
     x->upper = upper;
     x->transposed = transposed;
@@ -122,11 +116,11 @@ static kl_tensor solve_triangular(struct matrices *x, kl_tensor a, kl_tensor b, 
     return y;
 }
 
-kl_tensor kl_triangular_solve_at(const kl_site *site, kl_tensor a, kl_tensor b, bool upper, bool transposed)
+kl_tensor kl_triangular_solve(kl_tensor a, kl_tensor b, bool upper, bool transposed)
 {
     struct view v, w;
     struct matrices x;
-    struct thread *t = matrices_begin(site, "triangular_solve", &a, &b, true, &v, &w, &x);
+    struct thread *t = matrices_begin("triangular_solve", &a, &b, true, &v, &w, &x);
     if (!t)
         return op_failed();
     return compose_end(t, matrices_result(&x, "triangular_solve", solve_triangular(&x, a, b, upper, transposed),
@@ -139,11 +133,10 @@ kl_tensor kl_triangular_solve_at(const kl_site *site, kl_tensor a, kl_tensor b, 
 static kl_status cholesky_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
-    const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor j = kl_reshape(in[1], 1, (int64_t[]){1}), column = kl_squeeze(kl_take(in[0], 2, j), 2); /* [B, n] */
     kl_tensor d = kl_sqrt(kl_take(column, 1, j)), rows = kl_arange(x->device, KL_I32, x->n);
-    column = kl_where(kl_ge(rows, in[1]), kl_div(column, d), same_number(site, column, 0));
+    column = kl_where(kl_ge(rows, in[1]), kl_div(column, d), same_number(column, 0));
     out[0] = kl_sub(in[0], kl_mul(kl_unsqueeze(column, 2), kl_unsqueeze(column, 1)));
     out[1] = column;
     return KL_OK;
@@ -152,7 +145,6 @@ static kl_status cholesky_column(void *ctx, const kl_tensor *in, uint32_t nin, k
 static kl_status cholesky_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
-    const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor columns = kl_arange(x->device, KL_I32, x->n), r[2];
     kl_scan(cholesky_column, x, x->n, 1, in, 1, &columns, 1, false, r);
@@ -165,27 +157,26 @@ static kl_status cholesky_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_te
 static kl_status cholesky_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices x = *(struct matrices *)ctx;
-    const kl_site *site = x.site;
     (void)nin, (void)nout;
-    kl_tensor P = kl_tril(kl_matmul(matrix_t(site, in[1]), in[2]), 0), half = same_number(site, P, 0.5);
+    kl_tensor P = kl_tril(kl_matmul(matrix_t(in[1]), in[2]), 0), half = same_number(P, 0.5);
     P = kl_sub(P, kl_mul(kl_diagonal_matrix(kl_diagonal(P, 0, 1, 2), 0), half));
     x.upper = false;
     x.transposed = true;
     P = substitute_all(&x, in[1], P);                                        /* L^-T P */
-    P = matrix_t(site, substitute_all(&x, in[1], matrix_t(site, P)));        /* (L^-T (L^-T P)^T)^T = L^-T P L^-1 */
-    out[0] = kl_mul(kl_add(P, matrix_t(site, P)), half);
+    P = matrix_t(substitute_all(&x, in[1], matrix_t(P)));        /* (L^-T (L^-T P)^T)^T = L^-T P L^-1 */
+    out[0] = kl_mul(kl_add(P, matrix_t(P)), half);
     return KL_OK;
 }
 
-kl_tensor kl_cholesky_at(const kl_site *site, kl_tensor a)
+kl_tensor kl_cholesky(kl_tensor a)
 {
     struct view v;
     struct matrices x;
-    struct thread *t = matrices_begin(site, "cholesky", &a, NULL, true, &v, NULL, &x);
+    struct thread *t = matrices_begin("cholesky", &a, NULL, true, &v, NULL, &x);
     kl_tensor L;
     if (!t)
         return op_failed();
-    a = kl_mul(kl_add(a, matrix_t(site, a)), same_number(site, a, 0.5));
+    a = kl_mul(kl_add(a, matrix_t(a)), same_number(a, 0.5));
     if (x.B * x.n == 0)
         return compose_end(t, matrices_result(&x, "cholesky", a, &v.shape));
     kl_custom_grad(cholesky_fn, cholesky_backward, &x, 1, &a, 1, &L);
@@ -198,11 +189,10 @@ kl_tensor kl_cholesky_at(const kl_site *site, kl_tensor a)
 static kl_status eliminate_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
-    const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor w = in[0], j = in[2], at = kl_reshape(j, 1, (int64_t[]){1}), rows = kl_arange(x->device, KL_I32, x->n);
-    kl_tensor column = kl_squeeze(kl_take(w, 2, at), 2), zero = same_number(site, w, 0); /* [B, n] */
-    kl_tensor size = kl_where(kl_ge(rows, j), kl_abs(column), same_number(site, w, -1));
+    kl_tensor column = kl_squeeze(kl_take(w, 2, at), 2), zero = same_number(w, 0); /* [B, n] */
+    kl_tensor size = kl_where(kl_ge(rows, j), kl_abs(column), same_number(w, -1));
     kl_tensor p = kl_argmax(size, 1), is_p = kl_eq(rows, kl_unsqueeze(p, -1)); /* [B, n] */
     kl_tensor here = kl_unsqueeze(kl_eq(rows, j), -1), there = kl_unsqueeze(is_p, -1);
     kl_tensor row_j = kl_take(w, 1, at), row_p = kl_sum(kl_where(there, w, zero), 1, (int[]){1}, true);
@@ -219,14 +209,12 @@ static kl_status eliminate_column(void *ctx, const kl_tensor *in, uint32_t nin, 
 /* out: [U | L^-1 P b], the sign, the pivots [n, B] */
 static void eliminate_all(struct matrices *x, kl_tensor w, kl_tensor *out)
 {
-    const kl_site *site = x->site;
     kl_tensor carried[2] = {w, kl_ones(x->device, x->dtype, 1, &x->B)}, columns = kl_arange(x->device, KL_I32, x->n);
     kl_scan(eliminate_column, x, x->n, 2, carried, 1, &columns, 1, false, out);
 }
 
 static kl_tensor solve_by_elimination(struct matrices *x, kl_tensor a, kl_tensor b)
 {
-    const kl_site *site = x->site;
     kl_tensor out[3], both[2] = {a, b};
     if (x->B * x->n * x->m == 0)
         return kl_reshape(b, 3, (int64_t[]){x->B, x->n, x->m});
@@ -248,36 +236,34 @@ static kl_status solve_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tenso
 static kl_status solve_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
-    const kl_site *site = x->site;
     (void)nin, (void)nout;
-    out[1] = solve_by_elimination(x, matrix_t(site, in[0]), in[3]);
-    out[0] = kl_neg(kl_matmul(out[1], matrix_t(site, in[2])));
+    out[1] = solve_by_elimination(x, matrix_t(in[0]), in[3]);
+    out[0] = kl_neg(kl_matmul(out[1], matrix_t(in[2])));
     return KL_OK;
 }
 
 static kl_tensor solve_system(struct matrices *x, kl_tensor a, kl_tensor b)
 {
-    const kl_site *site = x->site;
     kl_tensor in[2] = {a, b}, y;
     kl_custom_grad(solve_fn, solve_backward, x, 2, in, 1, &y);
     return y;
 }
 
-kl_tensor kl_solve_at(const kl_site *site, kl_tensor a, kl_tensor b)
+kl_tensor kl_solve(kl_tensor a, kl_tensor b)
 {
     struct view v, w;
     struct matrices x;
-    struct thread *t = matrices_begin(site, "solve", &a, &b, true, &v, &w, &x);
+    struct thread *t = matrices_begin("solve", &a, &b, true, &v, &w, &x);
     if (!t)
         return op_failed();
     return compose_end(t, matrices_result(&x, "solve", solve_system(&x, a, b), &w.shape));
 }
 
-kl_tensor kl_inverse_at(const kl_site *site, kl_tensor a)
+kl_tensor kl_inverse(kl_tensor a)
 {
     struct view v;
     struct matrices x;
-    struct thread *t = matrices_begin(site, "inverse", &a, NULL, true, &v, NULL, &x);
+    struct thread *t = matrices_begin("inverse", &a, NULL, true, &v, NULL, &x);
     if (!t)
         return op_failed();
     kl_tensor one = kl_expand(kl_eye(x.device, x.dtype, x.n, x.n), 3, (int64_t[]){x.B, x.n, x.n});
@@ -287,7 +273,6 @@ kl_tensor kl_inverse_at(const kl_site *site, kl_tensor a)
 static kl_status det_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
-    const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor r[3];
     eliminate_all(x, in[0], r);
@@ -299,19 +284,18 @@ static kl_status det_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
 static kl_status det_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
-    const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor one = kl_expand(kl_eye(x->device, x->dtype, x->n, x->n), 3, (int64_t[]){x->B, x->n, x->n});
     kl_tensor scale = kl_reshape(kl_mul(in[1], in[2]), 3, (int64_t[]){x->B, 1, 1});
-    out[0] = kl_mul(solve_by_elimination(x, matrix_t(site, in[0]), one), scale);
+    out[0] = kl_mul(solve_by_elimination(x, matrix_t(in[0]), one), scale);
     return KL_OK;
 }
 
-kl_tensor kl_det_at(const kl_site *site, kl_tensor a)
+kl_tensor kl_det(kl_tensor a)
 {
     struct view v;
     struct matrices x;
-    struct thread *t = matrices_begin(site, "det", &a, NULL, true, &v, NULL, &x);
+    struct thread *t = matrices_begin("det", &a, NULL, true, &v, NULL, &x);
     kl_tensor y;
     if (!t)
         return op_failed();
@@ -329,20 +313,19 @@ kl_tensor kl_det_at(const kl_site *site, kl_tensor a)
 static kl_status reflect_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
-    const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor w = in[0], j = in[1], at = kl_reshape(j, 1, (int64_t[]){1}), rows = kl_arange(x->device, KL_I32, x->n);
-    kl_tensor zero = same_number(site, w, 0), one = same_number(site, w, 1);
+    kl_tensor zero = same_number(w, 0), one = same_number(w, 1);
     kl_tensor column = kl_where(kl_ge(rows, j), kl_squeeze(kl_take(w, 2, at), 2), zero);
     kl_tensor max = kl_max(kl_abs(column), 1, (int[]){1}, true); /* so that no square overflows */
     kl_tensor safe = kl_where(kl_eq(max, zero), one, max), u = kl_div(column, safe);
     kl_tensor length = kl_sqrt(kl_sum(kl_square(u), 1, (int[]){1}, true)), first = kl_take(u, 1, at);
-    kl_tensor sign = kl_where(kl_lt(first, zero), same_number(site, w, -1), one);
+    kl_tensor sign = kl_where(kl_lt(first, zero), same_number(w, -1), one);
     u = kl_where(kl_eq(rows, j), kl_add(first, kl_mul(sign, length)), u);
     kl_tensor norm = kl_sum(kl_square(u), 1, (int[]){1}, true), nothing = kl_eq(norm, zero);
     kl_tensor below = kl_sum(kl_where(kl_gt(rows, j), kl_abs(column), zero), 1, (int[]){1}, true);
     nothing = kl_or(nothing, kl_eq(below, zero)); /* it is triangular already */
-    kl_tensor scale = kl_sqrt(kl_div(same_number(site, w, 2), kl_where(nothing, one, norm)));
+    kl_tensor scale = kl_sqrt(kl_div(same_number(w, 2), kl_where(nothing, one, norm)));
     u = kl_where(nothing, zero, kl_mul(u, scale));
     kl_tensor row = kl_matmul(kl_unsqueeze(u, 1), w); /* [B, 1, m] */
     out[0] = kl_sub(w, kl_mul(kl_unsqueeze(u, 2), row));
@@ -352,9 +335,7 @@ static kl_status reflect_column(void *ctx, const kl_tensor *in, uint32_t nin, kl
 
 static kl_status reflect_back(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    struct matrices *x = ctx;
-    const kl_site *site = x->site;
-    (void)nin, (void)nout;
+    (void)ctx, (void)nin, (void)nout;
     out[0] = kl_sub(in[0], kl_mul(kl_unsqueeze(in[1], 2), kl_matmul(kl_unsqueeze(in[1], 1), in[0])));
     return KL_OK;
 }
@@ -363,7 +344,6 @@ static kl_status reflect_back(void *ctx, const kl_tensor *in, uint32_t nin, kl_t
 static kl_status qr_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
-    const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor columns = kl_arange(x->device, KL_I32, x->m), r[2];
     kl_scan(reflect_column, x, x->m, 1, in, 1, &columns, 1, false, r);
@@ -377,32 +357,31 @@ static kl_status qr_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
 static kl_status qr_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices x = *(struct matrices *)ctx;
-    const kl_site *site = x.site;
     (void)nin, (void)nout;
     kl_tensor q = in[1], r = in[2], dq = in[3], dr = in[4];
-    kl_tensor M = kl_sub(kl_matmul(r, matrix_t(site, dr)), kl_matmul(matrix_t(site, dq), q));
-    M = kl_add(kl_tril(M, 0), matrix_t(site, kl_tril(M, -1)));
+    kl_tensor M = kl_sub(kl_matmul(r, matrix_t(dr)), kl_matmul(matrix_t(dq), q));
+    M = kl_add(kl_tril(M, 0), matrix_t(kl_tril(M, -1)));
     kl_tensor b = kl_add(dq, kl_matmul(q, M)); /* x r^T = b, so r x^T = b^T */
     x.upper = true;
     x.transposed = false;
     int64_t k = x.m;
     x.m = x.n;
     x.n = k;
-    out[0] = matrix_t(site, substitute_all(&x, r, matrix_t(site, b)));
+    out[0] = matrix_t(substitute_all(&x, r, matrix_t(b)));
     return KL_OK;
 }
 
-kl_tensor kl_qr_at(const kl_site *site, kl_tensor a, kl_tensor *r)
+kl_tensor kl_qr(kl_tensor a, kl_tensor *r)
 {
     static const char op[] = "qr";
     struct view v;
     struct matrices x;
     struct thread *t = thread_self();
     if (t && !r)
-        return refuse(t, site, KL_ERR_ARGUMENT, "%s: r is NULL", op);
+        return refuse(t, KL_ERR_ARGUMENT, "%s: r is NULL", op);
     if (r)
         *r = kl_none;
-    if (!t || !(t = matrices_begin(site, op, &a, NULL, false, &v, NULL, &x)))
+    if (!t || !(t = matrices_begin(op, &a, NULL, false, &v, NULL, &x)))
         return op_failed();
     struct shape sq = v.shape, sr = v.shape;
     uint32_t rank = v.shape.rank;
@@ -420,7 +399,7 @@ kl_tensor kl_qr_at(const kl_site *site, kl_tensor a, kl_tensor *r)
         x.m = k;
         kl_custom_grad(qr_fn, qr_backward, &x, 1, &a, 2, out);
         if (rest.id) {
-            kl_tensor parts[2] = {out[1], kl_matmul(matrix_t(site, out[0]), rest)};
+            kl_tensor parts[2] = {out[1], kl_matmul(matrix_t(out[0]), rest)};
             out[1] = kl_concat(2, parts, 2);
         }
     }

@@ -7,7 +7,6 @@ enum { STEPS_TRANSPOSED = 8 };
 static const int gate_counts[] = {[KL_CELL_RNN] = 1, [KL_CELL_LSTM] = 4, [KL_CELL_GRU] = 3};
 
 struct recurrent_cell {
-    const kl_site *site;
     kl_cell_kind kind;
     kl_recurrent_options o;
     int64_t T, B, H;
@@ -21,7 +20,6 @@ struct recurrent_cell {
 
 static kl_tensor cell_activated(struct recurrent_cell *c, kl_tensor a, int which)
 {
-    const kl_site *site = c->site;
     if (c->o.activation)
         return c->o.activation(c->o.ctx, a, which);
     return which == 0 && c->kind != KL_CELL_RNN ? kl_sigmoid(a) : kl_tanh(a);
@@ -29,14 +27,12 @@ static kl_tensor cell_activated(struct recurrent_cell *c, kl_tensor a, int which
 
 static kl_tensor cell_gate(struct recurrent_cell *c, kl_tensor a, int i)
 {
-    const kl_site *site = c->site;
     return kl_narrow(a, -1, i * c->H, c->H);
 }
 
 /* h times the recurrent weights of `count` gates. */
 static kl_tensor cell_product(struct recurrent_cell *c, kl_tensor h, int first, int count)
 {
-    const kl_site *site = c->site;
     if (c->transposed)
         return kl_matmul(h, kl_narrow(c->R, 1, first * c->H, count * c->H));
     return kl_matmul(h, kl_transpose(kl_narrow(c->R, 0, first * c->H, count * c->H), 0, 1));
@@ -44,7 +40,6 @@ static kl_tensor cell_product(struct recurrent_cell *c, kl_tensor h, int first, 
 
 static void lstm_step(struct recurrent_cell *c, kl_tensor x, kl_tensor h, kl_tensor s, kl_tensor *h2, kl_tensor *s2)
 {
-    const kl_site *site = c->site;
     kl_tensor a = kl_add(x, cell_product(c, h, 0, 4));
     kl_tensor i = cell_gate(c, a, 0), o = cell_gate(c, a, 1), f = cell_gate(c, a, 2), g = cell_gate(c, a, 3);
     if (c->P[0].id) {
@@ -52,7 +47,7 @@ static void lstm_step(struct recurrent_cell *c, kl_tensor x, kl_tensor h, kl_ten
         f = kl_add(f, kl_mul(c->P[2], s));
     }
     i = cell_activated(c, i, 0);
-    f = c->o.coupled ? kl_sub(same_number(site, i, 1), i) : cell_activated(c, f, 0);
+    f = c->o.coupled ? kl_sub(same_number(i, 1), i) : cell_activated(c, f, 0);
     *s2 = kl_add(kl_mul(f, s), kl_mul(i, cell_activated(c, g, 1)));
     if (c->P[1].id)
         o = kl_add(o, kl_mul(c->P[1], *s2));
@@ -61,7 +56,6 @@ static void lstm_step(struct recurrent_cell *c, kl_tensor x, kl_tensor h, kl_ten
 
 static kl_tensor gru_step(struct recurrent_cell *c, kl_tensor x, kl_tensor h)
 {
-    const kl_site *site = c->site;
     kl_tensor zr = cell_activated(c, kl_add(kl_narrow(x, -1, 0, 2 * c->H), cell_product(c, h, 0, 2)), 0);
     kl_tensor z = cell_gate(c, zr, 0), r = cell_gate(c, zr, 1), back;
     if (c->o.reset_last) {
@@ -72,14 +66,13 @@ static kl_tensor gru_step(struct recurrent_cell *c, kl_tensor x, kl_tensor h)
         back = c->late.id ? kl_add(back, c->late) : back;
     }
     kl_tensor next = cell_activated(c, kl_add(cell_gate(c, x, 2), back), 1);
-    return kl_add(kl_mul(kl_sub(same_number(site, z, 1), z), next), kl_mul(z, h));
+    return kl_add(kl_mul(kl_sub(same_number(z, 1), z), next), kl_mul(z, h));
 }
 
 /* Carried: h, and of LSTM the cell.  Scanned: x, and, masked, which sequences still go on.  Stacked: h. */
 static kl_status recurrent_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct recurrent_cell *c = ctx;
-    const kl_site *site = c->site;
     bool two = c->kind == KL_CELL_LSTM;
     kl_tensor h = in[0], s = two ? in[1] : kl_none, x = in[two + 1], h2, s2 = kl_none, shown;
     (void)nin;
@@ -92,7 +85,7 @@ static kl_status recurrent_step(void *ctx, const kl_tensor *in, uint32_t nin, kl
     shown = h2;
     if (c->masked) {
         kl_tensor on = in[two + 2];
-        shown = kl_where(on, h2, same_number(site, h2, 0));
+        shown = kl_where(on, h2, same_number(h2, 0));
         h2 = kl_where(on, h2, h);
         s2 = two ? kl_where(on, s2, s) : s2;
     }
@@ -106,7 +99,6 @@ static kl_status recurrent_step(void *ctx, const kl_tensor *in, uint32_t nin, kl
 /* x w + the biases, of all times at once: [T, B, gates H]; sets what the steps need. */
 static kl_tensor cell_inputs(struct recurrent_cell *c, kl_tensor x, kl_tensor w, kl_tensor r)
 {
-    const kl_site *site = c->site;
     c->transposed = c->T < 0 || c->T >= STEPS_TRANSPOSED; /* symbolic lengths are negative */
     c->R = c->transposed ? kl_transpose(r, 0, 1) : r;
     kl_tensor y = kl_matmul(x, kl_transpose(w, 0, 1)), rb = c->o.recurrent_bias;
@@ -123,7 +115,6 @@ static kl_tensor cell_inputs(struct recurrent_cell *c, kl_tensor x, kl_tensor w,
 /* Rows of time from the end of each sequence: element t is element length - 1 - t, those behind it stay. */
 static kl_tensor sequence_reversed(struct recurrent_cell *c, kl_tensor a)
 {
-    const kl_site *site = c->site;
     int axis = 0;
     int64_t dims[KL_MAX_RANK] = {0};
     int rank = kl_shape(a, dims);
@@ -131,13 +122,12 @@ static kl_tensor sequence_reversed(struct recurrent_cell *c, kl_tensor a)
         return kl_flip(a, 1, &axis);
     kl_tensor i = kl_iota(c->device, KL_I64, rank, dims, 0);
     kl_tensor length = kl_reshape(c->o.length, 3, (int64_t[]){1, c->B, 1});
-    kl_tensor back = kl_sub(kl_sub(length, number(site, i, KL_I64, 1)), i);
+    kl_tensor back = kl_sub(kl_sub(length, number(i, KL_I64, 1)), i);
     return kl_take_along_axis(a, 0, kl_where(kl_lt(i, length), back, i));
 }
 
 static kl_tensor first_state(struct recurrent_cell *c, kl_tensor given)
 {
-    const kl_site *site = c->site;
     return given.id ? given : kl_zeros(c->device, c->dtype, 2, (int64_t[]){c->B, c->H});
 }
 
@@ -150,38 +140,38 @@ static bool option_fits(struct thread *t, const struct recurrent_cell *c, const 
     char tw[SHAPE_TEXT], ta[SHAPE_TEXT];
     if (!a.id)
         return true;
-    if (!describe(t, c->site, "recurrent", what, a, &v))
+    if (!describe(t, "recurrent", what, a, &v))
         return false;
     if (!shape_equal(want, &v.shape))
-        return fail(t, c->site, KL_ERR_SHAPE, "recurrent: %s must be %s, got %s", what, shape_text(want, tw, sizeof tw),
+        return fail(t, KL_ERR_SHAPE, "recurrent: %s must be %s, got %s", what, shape_text(want, tw, sizeof tw),
                     shape_text(&v.shape, ta, sizeof ta)), false;
     bool fits = integers ? dtype_kind(v.dtype) == 'I' || dtype_kind(v.dtype) == 'U' : v.dtype == (unsigned)c->dtype;
-    return fits || (fail(t, c->site, KL_ERR_TYPE, "recurrent: %s must be %s, got %s", what,
+    return fits || (fail(t, KL_ERR_TYPE, "recurrent: %s must be %s, got %s", what,
                          integers ? "integers" : dtype_name(c->dtype), dtype_name(v.dtype)), false);
 }
 
-static bool cell_of(struct thread *t, const kl_site *site, kl_cell_kind kind, kl_tensor x, kl_tensor w, kl_tensor r,
+static bool cell_of(struct thread *t, kl_cell_kind kind, kl_tensor x, kl_tensor w, kl_tensor r,
                     const kl_recurrent_options *options, struct recurrent_cell *c)
 {
     struct view v, vw, vr;
     char tx[SHAPE_TEXT], tw[SHAPE_TEXT], tr[SHAPE_TEXT];
-    *c = (struct recurrent_cell){.site = site, .kind = kind};
+    *c = (struct recurrent_cell){.kind = kind};
     if (options)
         c->o = *options;
     if ((unsigned)kind > KL_CELL_GRU)
-        return fail(t, site, KL_ERR_ARGUMENT, "recurrent: there is no kind %d", (int)kind), false;
-    if (!describe(t, site, "recurrent", "x", x, &v) || !describe(t, site, "recurrent", "w", w, &vw) ||
-        !describe(t, site, "recurrent", "r", r, &vr))
+        return fail(t, KL_ERR_ARGUMENT, "recurrent: there is no kind %d", (int)kind), false;
+    if (!describe(t, "recurrent", "x", x, &v) || !describe(t, "recurrent", "w", w, &vw) ||
+        !describe(t, "recurrent", "r", r, &vr))
         return false;
     int64_t gates = gate_counts[kind];
     const struct shape *sx = &v.shape, *sw = &vw.shape, *sr = &vr.shape;
     if (sx->rank != 3 || sw->rank != 2 || sr->rank != 2 || sw->dim[1] != sx->dim[2] ||
         sw->dim[0] != gates * sr->dim[1] || sr->dim[0] != sw->dim[0])
-        return fail(t, site, KL_ERR_SHAPE, "recurrent: needs x [T,B,I], w [%d H,I] and r [%d H,H], got %s, %s and %s",
+        return fail(t, KL_ERR_SHAPE, "recurrent: needs x [T,B,I], w [%d H,I] and r [%d H,H], got %s, %s and %s",
                     (int)gates, (int)gates, shape_text(sx, tx, sizeof tx), shape_text(sw, tw, sizeof tw),
                     shape_text(sr, tr, sizeof tr)), false;
     if (!dtype_is_float(v.dtype) || vw.dtype != v.dtype || vr.dtype != v.dtype)
-        return fail(t, site, KL_ERR_TYPE, "recurrent: needs one floating dtype, got %s, %s and %s",
+        return fail(t, KL_ERR_TYPE, "recurrent: needs one floating dtype, got %s, %s and %s",
                     dtype_name(v.dtype), dtype_name(vw.dtype), dtype_name(vr.dtype)), false;
     c->T = sx->dim[0];
     c->B = sx->dim[1];
@@ -197,8 +187,8 @@ static bool cell_of(struct thread *t, const kl_site *site, kl_cell_kind kind, kl
            option_fits(t, c, "the length", c->o.length, &length, true);
 }
 
-kl_status kl_recurrent_at(const kl_site *site, kl_cell_kind kind, kl_tensor x, kl_tensor w, kl_tensor r,
-                          const kl_recurrent_options *options, kl_tensor out[3])
+kl_status kl_recurrent(kl_cell_kind kind, kl_tensor x, kl_tensor w, kl_tensor r,
+                       const kl_recurrent_options *options, kl_tensor out[3])
 {
     struct thread *t = thread_self();
     struct recurrent_cell c;
@@ -207,10 +197,10 @@ kl_status kl_recurrent_at(const kl_site *site, kl_cell_kind kind, kl_tensor x, k
     if (!t)
         return KL_ERR_MEMORY;
     if (!out)
-        return fail(t, site, KL_ERR_ARGUMENT, "recurrent: out is NULL");
+        return fail(t, KL_ERR_ARGUMENT, "recurrent: out is NULL");
     for (int i = 0; i < 3; i++)
         out[i] = kl_none;
-    if (!cell_of(t, site, kind, x, w, r, options, &c) || !(t = checked_begin(site, "recurrent"))) {
+    if (!cell_of(t, kind, x, w, r, options, &c) || !(t = checked_begin("recurrent"))) {
         for (int i = 0; i < 2 + two; i++)
             out[i] = op_failed();
         return kl_last_error_code();

@@ -77,7 +77,7 @@ static kl_device with_strategy(struct thread *t, const char *what, kl_device d, 
     front_unlock();
     if (n)
         return (kl_device){n << DEVICE_ID_BITS | (uint32_t)(device_index(d) + 1)};
-    report(t, NULL, KL_ERR_ARGUMENT, "%s: %lld bytes is one more strategy than the %d that there may be", what,
+    report(t, KL_ERR_ARGUMENT, "%s: %lld bytes is one more strategy than the %d that there may be", what,
            (long long)bytes,
            STRATEGIES);
     return (kl_device){0};
@@ -89,9 +89,9 @@ kl_device kl_device_autodiff(kl_device d)
     if (!t)
         return (kl_device){0};
     if (!device_valid(d))
-        report(t, NULL, KL_ERR_DEVICE, "device_autodiff: %u is no device", d.id);
+        report(t, KL_ERR_DEVICE, "device_autodiff: %u is no device", d.id);
     else if (device_strategy(d))
-        report(t, NULL, KL_ERR_GRAD, "device_autodiff: %s", wrapped_device);
+        report(t, KL_ERR_GRAD, "device_autodiff: %s", wrapped_device);
     else
         return with_strategy(t, "device_autodiff", d, KL_CHECKPOINT_NONE);
     return (kl_device){0};
@@ -104,11 +104,11 @@ kl_device kl_device_gradient_checkpointing(kl_device d, kl_checkpointing bytes)
     if (!t)
         return (kl_device){0};
     if (!device_valid(d))
-        report(t, NULL, KL_ERR_DEVICE, "%s: %u is no device", what, d.id);
+        report(t, KL_ERR_DEVICE, "%s: %u is no device", what, d.id);
     else if (!device_strategy(d))
-        report(t, NULL, KL_ERR_GRAD, "%s: device %s is plain: kl_device_autodiff comes first", what, kl_device_name(d));
+        report(t, KL_ERR_GRAD, "%s: device %s is plain: kl_device_autodiff comes first", what, kl_device_name(d));
     else if (bytes < KL_CHECKPOINT_NONE)
-        report(t, NULL, KL_ERR_ARGUMENT, "%s: %lld is no number of bytes", what, (long long)bytes);
+        report(t, KL_ERR_ARGUMENT, "%s: %lld is no number of bytes", what, (long long)bytes);
     else
         return with_strategy(t, what, d, bytes);
     return (kl_device){0};
@@ -120,7 +120,7 @@ kl_device kl_device_inner(kl_device d)
     if (t && device_valid(d))
         return device_of((unsigned)device_index(d));
     if (t)
-        report(t, NULL, KL_ERR_DEVICE, "device_inner: %u is no device", d.id);
+        report(t, KL_ERR_DEVICE, "device_inner: %u is no device", d.id);
     return (kl_device){0};
 }
 
@@ -165,11 +165,10 @@ bool ad_to(uint16_t ad, const struct entry *x, kl_device to, struct err *e)
 /* ---- tensors ---- */
 
 /* The autodiff flags of h, and whether it is a float; false: reported. */
-static bool read_autodiff_flags(struct thread *t, const kl_site *site, const char *op, kl_tensor h, uint16_t *ad,
-                                bool *real)
+static bool read_autodiff_flags(struct thread *t, const char *op, kl_tensor h, uint16_t *ad, bool *real)
 {
     struct view v;
-    if (!describe(t, site, op, "the tensor", h, &v))
+    if (!describe(t, op, "the tensor", h, &v))
         return false;
     *ad = entry_peek(h)->ad;
     *real = dtype_is_float(v.dtype);
@@ -178,60 +177,60 @@ static bool read_autodiff_flags(struct thread *t, const kl_site *site, const cha
 
 /* The same tensor on the other device.  For integers and bools it is the same node; for a float no gradient flows
  * through it. */
-static kl_tensor cross_plain(struct thread *t, const kl_site *site, kl_tensor h, bool stop, uint16_t ad)
+static kl_tensor cross_plain(struct thread *t, kl_tensor h, bool stop, uint16_t ad)
 {
-    kl_tensor y = stop ? kl_detach_at(site, h) : wrapper_duplicate(t, site, h);
+    kl_tensor y = stop ? kl_detach(h) : wrapper_duplicate(t, h);
     struct entry *x = entry_peek(y);
     if (x && x->kind != KIND_POISON)
         x->ad = ad;
     return y;
 }
 
-static kl_tensor level_cross(struct thread *t, const kl_site *site, kl_tensor h, bool real, uint16_t ad)
+static kl_tensor level_cross(struct thread *t, kl_tensor h, bool real, uint16_t ad)
 {
     const struct wrapper *w = wrapper_of(h, NULL);
     if (!w)
-        return cross_plain(t, site, h, real, ad);
+        return cross_plain(t, h, real, ad);
     if (!(t = compose_begin(NULL)))
         return kl_none;
     kl_tensor part[MAX_PARTS] = {{0}};
     for (uint32_t i = 0; i < w->n; i++)
         if (w->part[i].id) { /* gradients flow through integers that were made by rounding */
             bool stop = dtype_is_float(view_of(w->part[i]).dtype) || gradient_flows(t, w->part[i]);
-            part[i] = cross_plain(t, site, w->part[i], stop, ad);
+            part[i] = cross_plain(t, w->part[i], stop, ad);
         }
     struct view v = view_of(h);
-    kl_tensor y = wrap(t, site, w->layer, &v, w->n, part, w->number);
+    kl_tensor y = wrap(t, w->layer, &v, w->n, part, w->number);
     struct entry *x = entry_peek(y);
     if (x && x->kind != KIND_POISON)
         x->ad = ad;
     return compose_end(t, y);
 }
 
-kl_tensor kl_inner_at(const kl_site *site, kl_tensor h)
+kl_tensor kl_inner(kl_tensor h)
 {
     struct thread *t = thread_self();
     uint16_t ad;
     bool real;
-    if (!t || !read_autodiff_flags(t, site, "inner", h, &ad, &real))
+    if (!t || !read_autodiff_flags(t, "inner", h, &ad, &real))
         return t ? poison(t) : kl_none;
     if (!(ad & AD_ON))
-        return refuse(t, site, KL_ERR_GRAD, "inner: %s", plain_tensor);
-    return level_cross(t, site, h, real, ad & (uint16_t)~AD_ON);
+        return refuse(t, KL_ERR_GRAD, "inner: %s", plain_tensor);
+    return level_cross(t, h, real, ad & (uint16_t)~AD_ON);
 }
 
-kl_tensor kl_from_inner_at(const kl_site *site, kl_tensor h)
+kl_tensor kl_from_inner(kl_tensor h)
 {
     struct thread *t = thread_self();
     uint16_t ad;
     bool real;
-    if (!t || !read_autodiff_flags(t, site, "from_inner", h, &ad, &real))
+    if (!t || !read_autodiff_flags(t, "from_inner", h, &ad, &real))
         return t ? poison(t) : kl_none;
     if (ad & AD_ON)
-        return refuse(t, site, KL_ERR_GRAD, "from_inner: %s", wrapped_tensor);
+        return refuse(t, KL_ERR_GRAD, "from_inner: %s", wrapped_tensor);
     if (!ad)
         ad = device_ad(kl_device_autodiff(device_of(entry_peek(h)->device)));
-    return ad ? level_cross(t, site, h, real, ad | AD_ON) : poison(t);
+    return ad ? level_cross(t, h, real, ad | AD_ON) : poison(t);
 }
 
 kl_checkpointing kl_checkpointing_of(kl_tensor h)
@@ -240,17 +239,16 @@ kl_checkpointing kl_checkpointing_of(kl_tensor h)
     return x ? strategy_bytes(x->ad >> 1) : KL_CHECKPOINT_UNSET;
 }
 
-bool ad_requires(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+bool ad_requires(struct thread *t, const char *op, kl_tensor h)
 {
     uint16_t ad;
     bool real;
     struct view v;
-    if (!read_autodiff_flags(t, site, op, h, &ad, &real) || !describe(t, site, op, "the tensor", h, &v))
+    if (!read_autodiff_flags(t, op, h, &ad, &real) || !describe(t, op, "the tensor", h, &v))
         return false;
     if (!(ad & AD_ON))
-        return fail(t, site, KL_ERR_GRAD, "%s: %s", op, plain_tensor) == KL_OK;
-    return real || fail(t, site, KL_ERR_TYPE, "%s: Should be float, got %s", op,
-                                       dtype_name(v.dtype)) == KL_OK;
+        return fail(t, KL_ERR_GRAD, "%s: %s", op, plain_tensor) == KL_OK;
+    return real || fail(t, KL_ERR_TYPE, "%s: Should be float, got %s", op, dtype_name(v.dtype)) == KL_OK;
 }
 
 bool ad_replaces(const struct entry *x, const struct entry *gradient, struct err *e)

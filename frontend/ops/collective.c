@@ -5,7 +5,6 @@
 
 struct collective {
     struct thread *t;
-    const kl_site *site;
     const char *op;
     kl_reduction kind;
     uint32_t n;
@@ -15,15 +14,14 @@ struct collective {
 };
 
 /* Checks a list; false: reported. */
-static bool lists_given(struct thread *t, const kl_site *site, const char *op, uint32_t n, const void *in,
-                        kl_tensor *out)
+static bool lists_given(struct thread *t, const char *op, uint32_t n, const void *in, kl_tensor *out)
 {
     for (uint32_t i = 0; out && i < n; i++)
         out[i] = kl_none;
     if (t->tracing && t->trace->err.code)
         return false;
     if (!n || !in || !out)
-        return fail(t, site, KL_ERR_ARGUMENT, "%s: %s", op, n ? "a list is NULL"
+        return fail(t, KL_ERR_ARGUMENT, "%s: %s", op, n ? "a list is NULL"
                     : "needs at least one tensor") == KL_OK;
     return true;
 }
@@ -32,15 +30,15 @@ static bool lists_given(struct thread *t, const kl_site *site, const char *op, u
 static bool collective_begin(struct collective *c)
 {
     c->t = thread_self();
-    if (!c->t || !lists_given(c->t, c->site, c->op, c->n, c->in, c->out))
+    if (!c->t || !lists_given(c->t, c->op, c->n, c->in, c->out))
         return false;
     c->view = mem_alloc(c->n * sizeof *c->view);
     if (!c->view)
-        return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK;
+        return fail(c->t, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK;
     for (uint32_t i = 0; i < c->n; i++) {
         char what[24];
         snprintf(what, sizeof what, "tensor %u", i + 1);
-        if (!describe(c->t, c->site, c->op, what, c->in[i], &c->view[i]))
+        if (!describe(c->t, c->op, what, c->in[i], &c->view[i]))
             return false;
     }
     return true;
@@ -52,15 +50,15 @@ static bool views_match(struct collective *c)
         const struct view *a = &c->view[0], *b = &c->view[i];
         char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
         if (a->dtype != b->dtype || !shape_equal(&a->shape, &b->shape))
-            return fail(c->t, c->site, a->dtype == b->dtype ? KL_ERR_SHAPE : KL_ERR_TYPE,
+            return fail(c->t, a->dtype == b->dtype ? KL_ERR_SHAPE : KL_ERR_TYPE,
                         "%s: tensor 1 is %s%s, tensor %u is %s%s", c->op, dtype_name(a->dtype),
                         shape_text(&a->shape, ta, sizeof ta), i + 1, dtype_name(b->dtype),
                         shape_text(&b->shape, tb, sizeof tb)) == KL_OK;
     }
     if ((unsigned)c->kind > KL_REDUCE_MIN)
-        return fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: %u is no reduction", c->op, (unsigned)c->kind) == KL_OK;
+        return fail(c->t, KL_ERR_ARGUMENT, "%s: %u is no reduction", c->op, (unsigned)c->kind) == KL_OK;
     if (c->kind == KL_REDUCE_MEAN && !dtype_is_float(c->view[0].dtype))
-        return fail(c->t, c->site, KL_ERR_TYPE, "%s: a mean needs a floating dtype, got %s", c->op,
+        return fail(c->t, KL_ERR_TYPE, "%s: a mean needs a floating dtype, got %s", c->op,
                     dtype_name(c->view[0].dtype)) == KL_OK;
     return true;
 }
@@ -85,9 +83,9 @@ static kl_status collective_finish(struct collective *c, bool ok)
 
 static kl_tensor collective_combine(const struct collective *c, kl_tensor a, kl_tensor b)
 {
-    return c->kind == KL_REDUCE_MAX   ? kl_maximum_at(c->site, a, b)
-           : c->kind == KL_REDUCE_MIN ? kl_minimum_at(c->site, a, b)
-                                      : kl_add_at(c->site, a, b);
+    return c->kind == KL_REDUCE_MAX   ? kl_maximum(a, b)
+           : c->kind == KL_REDUCE_MIN ? kl_minimum(a, b)
+                                      : kl_add(a, b);
 }
 
 /* All tensors, or part `part` of n along axis `axis`, combined on a device in the order of the list. */
@@ -99,13 +97,13 @@ static kl_tensor collective_reduce(const struct collective *c, kl_device device,
         return kl_none;
     for (uint32_t i = 0; i < c->n; i++) {
         int64_t length = part < 0 ? 0 : c->view[i].shape.dim[axis] / c->n;
-        kl_tensor own = part < 0 ? c->in[i] : kl_narrow_at(c->site, c->in[i], (int)axis, part * length, length);
-        own = kl_to_at(c->site, own, device);
+        kl_tensor own = part < 0 ? c->in[i] : kl_narrow(c->in[i], (int)axis, part * length, length);
+        own = kl_to(own, device);
         sum = i ? collective_combine(c, sum, own) : own;
     }
     if (c->kind == KL_REDUCE_MEAN) {
         struct view v = {.dtype = c->view[0].dtype, .device = device};
-        sum = kl_div_at(c->site, sum, const_like(c->site, &v, c->n));
+        sum = kl_div(sum, const_like(&v, c->n));
     }
     return compose_end(t, sum);
 }
@@ -114,15 +112,15 @@ static kl_tensor collective_reduce(const struct collective *c, kl_device device,
 static void collective_send(struct collective *c, kl_tensor all)
 {
     for (uint32_t i = 0; i < c->n; i++)
-        c->out[i] = kl_to_at(c->site, all, c->view[i].device);
+        c->out[i] = kl_to(all, c->view[i].device);
     struct err last = c->t->last;
     kl_release(all);
     c->t->last = last;
 }
 
-kl_status kl_all_reduce_at(const kl_site *site, kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out)
+kl_status kl_all_reduce(kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out)
 {
-    struct collective c = {.site = site, .op = "all_reduce", .kind = kind, .n = n, .in = in, .out = out};
+    struct collective c = {.op = "all_reduce", .kind = kind, .n = n, .in = in, .out = out};
     bool ok = collective_begin(&c) && views_match(&c);
     if (ok)
         collective_send(&c, collective_reduce(&c, c.view[0].device, -1, 0));
@@ -135,44 +133,43 @@ static kl_tensor gather_all(const struct collective *c, int axis)
     struct thread *t = part ? compose_begin(c->op) : NULL;
     if (t) {
         for (uint32_t i = 0; i < c->n; i++)
-            part[i] = kl_to_at(c->site, c->in[i], c->view[0].device);
-        all = compose_end(t, kl_concat_at(c->site, (int)c->n, part, axis));
+            part[i] = kl_to(c->in[i], c->view[0].device);
+        all = compose_end(t, kl_concat((int)c->n, part, axis));
     } else {
-        fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op);
+        fail(c->t, KL_ERR_MEMORY, "%s: out of memory", c->op);
     }
     mem_free(part);
     return all;
 }
 
-kl_status kl_all_gather_at(const kl_site *site, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
+kl_status kl_all_gather(int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
 {
-    struct collective c = {.site = site, .op = "all_gather", .n = n, .in = in, .out = out};
+    struct collective c = {.op = "all_gather", .n = n, .in = in, .out = out};
     bool ok = collective_begin(&c);
     if (ok)
         collective_send(&c, gather_all(&c, axis));
     return collective_finish(&c, ok);
 }
 
-kl_status kl_reduce_scatter_at(const kl_site *site, kl_reduction kind, int axis, uint32_t n, const kl_tensor *in,
-                               kl_tensor *out)
+kl_status kl_reduce_scatter(kl_reduction kind, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
 {
-    struct collective c = {.site = site, .op = "reduce_scatter", .kind = kind, .n = n, .in = in, .out = out};
+    struct collective c = {.op = "reduce_scatter", .kind = kind, .n = n, .in = in, .out = out};
     uint32_t at = 0;
-    bool ok = collective_begin(&c) && views_match(&c) && axis_of(c.t, site, c.op, &c.view[0].shape, axis, &at);
+    bool ok = collective_begin(&c) && views_match(&c) && axis_of(c.t, c.op, &c.view[0].shape, axis, &at);
     char text[SHAPE_TEXT];
     if (ok && c.view[0].shape.dim[at] % n)
-        ok = fail(c.t, site, KL_ERR_SHAPE, "%s: axis %u of %s is not %u equal parts", c.op, at,
+        ok = fail(c.t, KL_ERR_SHAPE, "%s: axis %u of %s is not %u equal parts", c.op, at,
                   shape_text(&c.view[0].shape, text, sizeof text), n) == KL_OK;
     for (uint32_t i = 0; i < n && ok; i++)
         out[i] = collective_reduce(&c, c.view[i].device, i, at);
     return collective_finish(&c, ok);
 }
 
-kl_status kl_broadcast_at(const kl_site *site, kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out)
+kl_status kl_broadcast(kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out)
 {
-    struct collective c = {.t = thread_self(), .site = site, .op = "broadcast", .n = n, .out = out};
-    bool ok = c.t && lists_given(c.t, site, c.op, n, device, out);
+    struct collective c = {.t = thread_self(), .op = "broadcast", .n = n, .out = out};
+    bool ok = c.t && lists_given(c.t, c.op, n, device, out);
     for (uint32_t i = 0; i < n && ok; i++)
-        out[i] = kl_to_at(site, a, device[i]);
+        out[i] = kl_to(a, device[i]);
     return collective_finish(&c, ok);
 }

@@ -47,14 +47,14 @@ static bool marked_in_trace(const struct trace *tr, const bool *reach, struct ha
 }
 
 /* The handles that kl_requires_grad marked and a gradient of h flows to; false: *e. */
-static bool marked_below(struct thread *t, const kl_site *site, kl_tensor h, struct handle_list *out, struct err *e)
+static bool marked_below(struct thread *t, kl_tensor h, struct handle_list *out, struct err *e)
 {
     struct trace *tr = thread_trace(t);
     bool *reach = NULL, ok = false;
     if (!tr)
         front_lock();
     else
-        tr->site = site;
+        tr->site = t->site;
     if (tr || deferred_recording()) {
         ref r = node_of_handle(tr, h, "the tensor", e);
         reach = r ? nodes_reached_from(tr ? tr->r.g : deferred_graph(), r) : NULL;
@@ -71,7 +71,7 @@ bool gradient_flows(struct thread *t, kl_tensor h)
     struct handle_list list = {0};
     struct err e;
     e.code = KL_OK;
-    bool flows = marked_below(t, NULL, h, &list, &e) && list.n;
+    bool flows = marked_below(t, h, &list, &e) && list.n;
     mem_free(list.h);
     return flows;
 }
@@ -85,36 +85,36 @@ bool kl_is_tracked(kl_tensor h)
 /* ---- making gradients ---- */
 
 /* On the inner device, and not differentiable. */
-static kl_tensor gradients_gradient(struct thread *t, const kl_site *site, kl_tensor loss, kl_tensor of)
+static kl_tensor gradients_gradient(struct thread *t, kl_tensor loss, kl_tensor of)
 {
     t->no_grad++;
-    kl_tensor g = kl_grad_at(site, loss, of);
+    kl_tensor g = kl_grad(loss, of);
     t->no_grad--;
     struct entry *x = entry_peek(g);
     if (!x || x->kind == KIND_POISON)
         return kl_none;
     x->ad &= (uint16_t)~AD_ON;
-    return t->tracing ? g : kl_keep_at(site, g); /* belongs to no scope */
+    return t->tracing ? g : kl_keep(g); /* belongs to no scope */
 }
 
-kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss)
+kl_gradients *kl_backward(kl_tensor loss)
 {
     struct thread *t = thread_self();
     struct handle_list list = {0};
     struct err e;
     e.code = KL_OK;
-    if (!t || !ad_requires(t, site, "backward", loss))
+    if (!t || !ad_requires(t, "backward", loss))
         return NULL;
     kl_gradients *g = mem_alloc(sizeof *g);
-    bool ok = g && marked_below(t, site, loss, &list, &e);
+    bool ok = g && marked_below(t, loss, &list, &e);
     if (ok && !list.n)
         ok = err_set(&e, KL_ERR_GRAD, "Operation not marked for autodiff.");
     if (ok && !mem_reserve(&g->item, &g->cap, list.n, sizeof *g->item))
         ok = err_set(&e, KL_ERR_MEMORY, "out of memory");
     if (!ok)
-        fail(t, site, e.code ? e.code : KL_ERR_MEMORY, "backward: %s", e.code ? e.msg : "out of memory");
+        fail(t, e.code ? e.code : KL_ERR_MEMORY, "backward: %s", e.code ? e.msg : "out of memory");
     for (uint32_t i = 0; i < list.n && ok; i++) {
-        struct item x = {list.h[i], gradients_gradient(t, site, loss, list.h[i])};
+        struct item x = {list.h[i], gradients_gradient(t, loss, list.h[i])};
         ok = x.gradient.id;
         if (ok)
             g->item[g->n++] = x;
@@ -130,7 +130,7 @@ kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss)
 
 /* A loss that depends on none of the tensors is an error.  It is checked where a trace is recorded, not where it is
  * replayed. */
-static kl_status loss_reaches_some(struct thread *t, const kl_site *site, kl_tensor loss, int n, const kl_tensor *wrt)
+static kl_status loss_reaches_some(struct thread *t, kl_tensor loss, int n, const kl_tensor *wrt)
 {
     struct trace *tr = thread_trace(t);
     const struct entry *x = entry_peek(loss);
@@ -141,7 +141,7 @@ static kl_status loss_reaches_some(struct thread *t, const kl_site *site, kl_ten
     if (!to || !reached) {
         mem_free(to);
         mem_free(reached);
-        return fail(t, site, KL_ERR_MEMORY, "grads: out of memory");
+        return fail(t, KL_ERR_MEMORY, "grads: out of memory");
     }
     for (int i = 0; i < n; i++) {
         const struct binding *b = trace_binding(tr, wrt[i]);
@@ -156,20 +156,20 @@ static kl_status loss_reaches_some(struct thread *t, const kl_site *site, kl_ten
     mem_free(to);
     mem_free(reached);
     return !ok || any || !plain ? KL_OK
-                                : fail(t, site, KL_ERR_GRAD, "grads: the loss depends on none of the %d tensors", n);
+                                : fail(t, KL_ERR_GRAD, "grads: the loss depends on none of the %d tensors", n);
 }
 
-kl_status kl_grads_at(const kl_site *site, kl_tensor loss, int n, const kl_tensor *wrt, kl_tensor *gradients)
+kl_status kl_grads(kl_tensor loss, int n, const kl_tensor *wrt, kl_tensor *gradients)
 {
     struct thread *t = thread_self();
     if (!t || n < 0 || (n > 0 && (!wrt || !gradients)))
-        return fail(t, site, KL_ERR_ARGUMENT, "grads: %d tensors at %s", n, n > 0 && !wrt ? "NULL" : "an array");
-    kl_status s = loss_reaches_some(t, site, loss, n, wrt);
+        return fail(t, KL_ERR_ARGUMENT, "grads: %d tensors at %s", n, n > 0 && !wrt ? "NULL" : "an array");
+    kl_status s = loss_reaches_some(t, loss, n, wrt);
     for (int i = 0; i < n; i++) {
-        gradients[i] = s == KL_OK ? kl_grad_at(site, loss, wrt[i]) : kl_none;
+        gradients[i] = s == KL_OK ? kl_grad(loss, wrt[i]) : kl_none;
         if (s == KL_OK && (s = kl_check(gradients[i])) != KL_OK)
             while (i >= 0) { /* sets kl_none from here on */
-                kl_release_at(site, gradients[i]);
+                kl_release(gradients[i]);
                 gradients[i--] = kl_none;
             }
     }
@@ -208,42 +208,42 @@ static void gradients_drop(kl_tensor gradient)
         kl_release(gradient);
 }
 
-static bool gradients_fits(struct thread *t, const kl_site *site, kl_tensor of, kl_tensor gradient)
+static bool gradients_fits(struct thread *t, kl_tensor of, kl_tensor gradient)
 {
     static const char op[] = "gradients_replace";
     struct view v, w;
     struct err e;
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     e.code = KL_OK;
-    if (!describe(t, site, op, "the tensor", of, &v) || !describe(t, site, op, "the gradient", gradient, &w))
+    if (!describe(t, op, "the tensor", of, &v) || !describe(t, op, "the gradient", gradient, &w))
         return false;
     if (!ad_replaces(entry_peek(of), entry_peek(gradient), &e))
-        return fail(t, site, e.code, "%s: %s", op, e.msg) == KL_OK;
+        return fail(t, e.code, "%s: %s", op, e.msg) == KL_OK;
     if (v.dtype != w.dtype)
-        return fail(t, site, KL_ERR_TYPE, "%s: the tensor is %s, the gradient %s", op, dtype_name(v.dtype),
+        return fail(t, KL_ERR_TYPE, "%s: the tensor is %s, the gradient %s", op, dtype_name(v.dtype),
                     dtype_name(w.dtype)) == KL_OK;
     return shape_equal(&v.shape, &w.shape) ||
-           fail(t, site, KL_ERR_SHAPE, "%s: the tensor is %s, the gradient %s", op, shape_text(&v.shape, a, sizeof a),
+           fail(t, KL_ERR_SHAPE, "%s: the tensor is %s, the gradient %s", op, shape_text(&v.shape, a, sizeof a),
                 shape_text(&w.shape, b, sizeof b)) == KL_OK;
 }
 
-kl_status kl_gradients_replace_at(const kl_site *site, kl_gradients *g, kl_tensor of, kl_tensor gradient)
+kl_status kl_gradients_replace(kl_gradients *g, kl_tensor of, kl_tensor gradient)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     if (!g)
-        return fail(t, site, KL_ERR_ARGUMENT, "gradients_replace: the gradients are NULL");
-    if (!gradients_fits(t, site, of, gradient))
+        return fail(t, KL_ERR_ARGUMENT, "gradients_replace: the gradients are NULL");
+    if (!gradients_fits(t, of, gradient))
         return t->tracing ? t->trace->err.code : t->last.code;
     struct item *x = item_of(g, of);
     if (!x && !mem_reserve(&g->item, &g->cap, g->n + 1, sizeof *g->item))
-        return fail(t, site, KL_ERR_MEMORY, "gradients_replace: out of memory");
+        return fail(t, KL_ERR_MEMORY, "gradients_replace: out of memory");
     if (x)
         gradients_drop(x->gradient);
     else
         x = &g->item[g->n++];
-    *x = (struct item){of, t->tracing ? gradient : kl_keep_at(site, gradient)};
+    *x = (struct item){of, t->tracing ? gradient : kl_keep(gradient)};
     return KL_OK;
 }
 

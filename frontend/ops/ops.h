@@ -33,16 +33,16 @@ int64_t strategy_bytes(unsigned strategy);        /* a kl_checkpointing */
  * *e. */
 bool ad_join(uint16_t *ad, const struct entry *first, const struct entry *x, struct err *e);
 /* a float on an autodiff device; false: reported */
-bool ad_requires(struct thread *t, const kl_site *site, const char *op, kl_tensor h);
+bool ad_requires(struct thread *t, const char *op, kl_tensor h);
 bool ad_replaces(const struct entry *x, const struct entry *gradient, struct err *e); /* may it be x's gradient? */
 bool ad_to(uint16_t ad, const struct entry *x, kl_device to, struct err *e); /* may x go to that device? */
 
 /* ---- ops.c ---- */
 /* rank and dims as a shape, as the caller gives them, with lengths of kl_symbol's as those of the open trace.
  * false: reported. */
-bool shape_of(struct thread *t, const kl_site *site, const char *op, int rank, const int64_t *dims, struct shape *s);
+bool shape_of(struct thread *t, const char *op, int rank, const int64_t *dims, struct shape *s);
 /* create.c: kl_input of an array of this shape, with the lengths that it has in the graph or NULL. */
-kl_tensor input_of(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, const struct shape *actual,
+kl_tensor input_of(const char *op, kl_device device, kl_dtype dtype, const struct shape *actual,
                    const struct symbolic *symbolic, const void *data);
 /* Lengths of the open trace, which may be symbolic: length * by + more if it is never negative, length / by rounded
  * down if that is an affine expression, and a * b.  false: there is no such length. */
@@ -51,43 +51,37 @@ bool length_divide(struct thread *t, int64_t length, int64_t by, int64_t *out);
 bool length_times(struct thread *t, int64_t a, int64_t b, int64_t *out);
 bool length_at_most(struct thread *t, int64_t a, int64_t b); /* whatever the symbols' values */
 /* Are the lengths of n axes numbers, and not symbolic?  What is recorded depends on them.  false: reported. */
-bool axes_are_numbers(struct thread *t, const kl_site *site, const char *op, const struct shape *s, uint32_t first,
-                      uint32_t n);
+bool axes_are_numbers(struct thread *t, const char *op, const struct shape *s, uint32_t first, uint32_t n);
 /* A possibly negative axis as a position below rank; false: reported. */
-bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int axis, uint32_t *at);
-kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
-                       const struct shape *to);
-kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s);
+bool axis_of(struct thread *t, const char *op, const struct shape *s, int axis, uint32_t *at);
+kl_tensor broadcast_to(const char *op, kl_tensor a, const struct shape *from, const struct shape *to);
+kl_tensor reshape_to(const char *op, kl_tensor a, const struct shape *s);
 
 /* ---- indexing.c ---- */
 /* clamped to 0..length - less, as i64; the length may be symbolic */
-kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t length, int64_t less);
+kl_tensor held_index(kl_tensor index, const struct view *x, int64_t length, int64_t less);
 
 /* ---- pieces.c: functions that record one node ---- */
 /* `count` elements of an axis, every step-th from start on */
-kl_tensor slice_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t start, int64_t count,
-                   int64_t step);
+kl_tensor slice_of(const char *op, kl_tensor a, uint32_t axis, int64_t start, int64_t count, int64_t step);
 /* a scalar value: `interior` elements between those of an axis, low before and high after them */
-kl_tensor pad_of(const kl_site *site, const char *op, kl_tensor a, kl_tensor value, uint32_t axis, int64_t low,
+kl_tensor pad_of(const char *op, kl_tensor a, kl_tensor value, uint32_t axis, int64_t low,
                  int64_t high, int64_t interior);
-kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
-                    int64_t dilation);
+kl_tensor window_of(const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride, int64_t dilation);
 
 /* ---- create.c ---- */
 /* A compile-time constant on x's device, in x's dtype. */
-kl_tensor const_like(const kl_site *site, const struct view *x, double value);
+kl_tensor const_like(const struct view *x, double value);
 /* contract.c: in x's dtype the number of elements in the axes of the mask, less a number; NaN if `less` is not 0 and
  * nothing is left.  Of symbolic lengths it is a number given at each run. */
-kl_tensor count_like(struct thread *t, const kl_site *site, const char *op, const struct view *x, uint32_t mask,
-                     int64_t less);
+kl_tensor count_like(struct thread *t, const char *op, const struct view *x, uint32_t mask, int64_t less);
 /* nn/loss.c: parts / whole, by one division for each element of whole; parts broadcasts. */
-kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_tensor whole);
+kl_tensor shares(const struct view *v, kl_tensor parts, kl_tensor whole);
 
 /* ---- contract.c ---- */
 /* The axes as a bit mask, all of them for NULL; false: reported. */
-bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
-               uint32_t *mask);
+bool axis_mask(struct thread *t, const char *op, const struct shape *s, int naxes, const int *axes, uint32_t *mask);
 /* The product of a and b over the axes in dims->dot; `op` is the name in errors. */
-kl_tensor record_dot(const kl_site *site, const char *op, kl_tensor a, kl_tensor b, const union attr *dims);
+kl_tensor record_dot(const char *op, kl_tensor a, kl_tensor b, const union attr *dims);
 
 #endif

@@ -14,31 +14,29 @@ static int64_t slice_range(int64_t len, int64_t *start, int64_t stop, int64_t st
 }
 
 /* The tensor itself under a new handle: the result if no axis changes. */
-static kl_tensor pieces_same(const kl_site *site, const char *op, kl_tensor a, const struct shape *s)
+static kl_tensor pieces_same(const char *op, kl_tensor a, const struct shape *s)
 {
-    return reshape_to(site, op, a, s);
+    return reshape_to(op, a, s);
 }
 
-kl_tensor slice_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t start, int64_t count,
-                   int64_t step)
+kl_tensor slice_of(const char *op, kl_tensor a, uint32_t axis, int64_t start, int64_t count, int64_t step)
 {
-    struct call c = {.site = site, .op = op, .in = {a}, .proto.op = OP_slice,
+    struct call c = {.op = op, .in = {a}, .proto.op = OP_slice,
                      .proto.attr.slice = {.axis = axis, .start = start, .count = count, .step = step}};
     return record(&c);
 }
 
-kl_tensor pad_of(const kl_site *site, const char *op, kl_tensor a, kl_tensor value, uint32_t axis, int64_t low,
+kl_tensor pad_of(const char *op, kl_tensor a, kl_tensor value, uint32_t axis, int64_t low,
                  int64_t high, int64_t interior)
 {
-    struct call c = {.site = site, .op = op, .in = {a, value}, .proto.op = OP_pad,
+    struct call c = {.op = op, .in = {a, value}, .proto.op = OP_pad,
                      .proto.attr.pad = {.axis = axis, .low = low, .high = high, .interior = interior}};
     return record(&c);
 }
 
-kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
-                    int64_t dilation)
+kl_tensor window_of(const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride, int64_t dilation)
 {
-    struct call c = {.site = site, .op = op, .in = {a}, .proto.op = OP_window,
+    struct call c = {.op = op, .in = {a}, .proto.op = OP_window,
                      .proto.attr.window = {.axis = axis, .size = size, .stride = stride, .dilation = dilation}};
     return record(&c);
 }
@@ -88,7 +86,7 @@ static bool is_symbolic_bound(const struct graph *g, int64_t length, int64_t bou
 }
 
 /* What slice takes of axis i; false: reported. */
-static bool slice_part(struct thread *t, const kl_site *site, const struct view *v, uint32_t i, const int64_t *start,
+static bool slice_part(struct thread *t, const struct view *v, uint32_t i, const int64_t *start,
                        const int64_t *stop, const int64_t *step, struct slice_range *p)
 {
     struct trace *tr = thread_trace(t);
@@ -105,134 +103,134 @@ static bool slice_part(struct thread *t, const kl_site *site, const struct view 
     const struct shape all = {.rank = 3, .dim = {length, p->start, end}};
     if (g && symbolic_part(g, length, p->start, end, p->step, p))
         return true;
-    fail(t, site, KL_ERR_SHAPE, "slice: which elements of axis %u of %s these are depends on the symbols%s", i,
+    fail(t, KL_ERR_SHAPE, "slice: which elements of axis %u of %s these are depends on the symbols%s", i,
          shape_text(&v->shape, text, sizeof text), g ? bounds_text(g, &all, bounds, sizeof bounds) : "");
     return false;
 }
 
-kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step)
+kl_tensor kl_slice(kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step)
 {
     struct thread *t = thread_self();
     struct view v;
     struct slice_range part[KL_MAX_RANK];
-    if (!t || !describe(t, site, "slice", "the tensor", a, &v))
+    if (!t || !describe(t, "slice", "the tensor", a, &v))
         return t ? poison(t) : kl_none;
     for (uint32_t i = 0; i < v.shape.rank; i++) {
         if (step && step[i] < 1)
-            return refuse(t, site, KL_ERR_ARGUMENT,
+            return refuse(t, KL_ERR_ARGUMENT,
                           "slice: step %" PRId64 " of axis %u is not positive; kl_flip reverses", step[i], i);
-        if (!slice_part(t, site, &v, i, start, stop, step, &part[i]))
+        if (!slice_part(t, &v, i, start, stop, step, &part[i]))
             return poison(t);
     }
     if (!(t = compose_begin("slice")))
         return kl_none;
-    kl_tensor r = pieces_same(site, "slice", a, &v.shape);
+    kl_tensor r = pieces_same("slice", a, &v.shape);
     for (uint32_t i = 0; i < v.shape.rank; i++)
         if (part[i].count != v.shape.dim[i])
-            r = slice_of(site, "slice", r, i, part[i].start, part[i].count, part[i].step);
+            r = slice_of("slice", r, i, part[i].start, part[i].count, part[i].step);
     return compose_end(t, r);
 }
 
-kl_tensor kl_narrow_at(const kl_site *site, kl_tensor a, int axis, int64_t start, int64_t count)
+kl_tensor kl_narrow(kl_tensor a, int axis, int64_t start, int64_t count)
 {
     struct thread *t = thread_self();
     struct view v;
     uint32_t at;
-    if (!t || !describe(t, site, "narrow", "the tensor", a, &v) || !axis_of(t, site, "narrow", &v.shape, axis, &at))
+    if (!t || !describe(t, "narrow", "the tensor", a, &v) || !axis_of(t, "narrow", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
     struct shape part = {.rank = 2, .dim = {start, count}};
     struct trace *tr = thread_trace(t);
     struct err e = {.code = KL_OK};
     if (tr && (start < 0 || count < 0) && !symbolic_lengths(tr->r.g, &part, false, &e))
-        return refuse(t, site, e.code, "narrow: %s", e.msg);
-    return slice_of(site, "narrow", a, at, part.dim[0], part.dim[1], 1);
+        return refuse(t, e.code, "narrow: %s", e.msg);
+    return slice_of("narrow", a, at, part.dim[0], part.dim[1], 1);
 }
 
-kl_tensor kl_window_at(const kl_site *site, kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation)
+kl_tensor kl_window(kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation)
 {
     struct thread *t = thread_self();
     struct view v;
     uint32_t at;
-    if (!t || !describe(t, site, "window", "the tensor", a, &v) || !axis_of(t, site, "window", &v.shape, axis, &at))
+    if (!t || !describe(t, "window", "the tensor", a, &v) || !axis_of(t, "window", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
-    return window_of(site, "window", a, at, size, stride, dilation);
+    return window_of("window", a, at, size, stride, dilation);
 }
 
-kl_tensor kl_flip_at(const kl_site *site, kl_tensor a, int naxes, const int *axes)
+kl_tensor kl_flip(kl_tensor a, int naxes, const int *axes)
 {
     struct thread *t = thread_self();
     struct view v;
     uint32_t mask = 0;
-    if (!t || !describe(t, site, "flip", "the tensor", a, &v))
+    if (!t || !describe(t, "flip", "the tensor", a, &v))
         return t ? poison(t) : kl_none;
     if (!axes)
         mask = (1u << v.shape.rank) - 1;
     for (int i = 0; axes && i < naxes; i++) {
         uint32_t at;
-        if (!axis_of(t, site, "flip", &v.shape, axes[i], &at))
+        if (!axis_of(t, "flip", &v.shape, axes[i], &at))
             return poison(t);
         if (mask >> at & 1)
-            return refuse(t, site, KL_ERR_ARGUMENT, "flip: axis %d is named twice", axes[i]);
+            return refuse(t, KL_ERR_ARGUMENT, "flip: axis %d is named twice", axes[i]);
         mask |= 1u << at;
     }
-    struct call c = {.site = site, .op = "flip", .proto = {.op = OP_flip, .attr.flip.axes = mask}, .in = {a}};
+    struct call c = {.op = "flip", .proto = {.op = OP_flip, .attr.flip.axes = mask}, .in = {a}};
     return record(&c);
 }
 
-kl_tensor kl_pad_at(const kl_site *site, kl_tensor a, const int64_t *low, const int64_t *high, double value)
+kl_tensor kl_pad(kl_tensor a, const int64_t *low, const int64_t *high, double value)
 {
     struct thread *t = thread_self();
     struct view v;
-    if (!t || !describe(t, site, "pad", "the tensor", a, &v))
+    if (!t || !describe(t, "pad", "the tensor", a, &v))
         return t ? poison(t) : kl_none;
     if (!(t = compose_begin("pad")))
         return kl_none;
-    kl_tensor r = pieces_same(site, "pad", a, &v.shape), number =
-        kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
+    kl_tensor r = pieces_same("pad", a, &v.shape), number =
+        kl_scalar(v.device, (kl_dtype)v.dtype, value);
     for (uint32_t i = 0; i < v.shape.rank; i++) {
         int64_t before = low ? low[i] : 0, behind = high ? high[i] : 0;
         if (before || behind)
-            r = pad_of(site, "pad", r, number, i, before, behind, 0);
+            r = pad_of("pad", r, number, i, before, behind, 0);
     }
     return compose_end(t, r);
 }
 
 /* As n_concat: each level of the tree uses as many operands as a node can have. */
-static kl_tensor concat_tree(const kl_site *site, int n, const kl_tensor *parts, uint32_t axis)
+static kl_tensor concat_tree(int n, const kl_tensor *parts, uint32_t axis)
 {
     if (n == 1)
         return parts[0];
     int64_t part = 1;
     while (part * MAX_OPERANDS < n)
         part *= MAX_OPERANDS;
-    struct call c = {.site = site, .op = "concat", .proto = {.op = OP_concat, .attr.axis.axis = axis}};
+    struct call c = {.op = "concat", .proto = {.op = OP_concat, .attr.axis.axis = axis}};
     for (int64_t i = 0; i < n; i += part)
-        c.in[c.proto.nin++] = concat_tree(site, (int)(n - i < part ? n - i : part), parts + i, axis);
+        c.in[c.proto.nin++] = concat_tree((int)(n - i < part ? n - i : part), parts + i, axis);
     return record(&c);
 }
 
-kl_tensor kl_concat_at(const kl_site *site, int n, const kl_tensor *parts, int axis)
+kl_tensor kl_concat(int n, const kl_tensor *parts, int axis)
 {
     struct thread *t = thread_self();
     struct view v;
     uint32_t at;
     if (t && (n < 1 || !parts))
-        return refuse(t, site, KL_ERR_ARGUMENT, "concat: no tensors");
-    if (!t || !describe(t, site, "concat", "the first tensor", parts[0], &v) ||
-        !axis_of(t, site, "concat", &v.shape, axis, &at))
+        return refuse(t, KL_ERR_ARGUMENT, "concat: no tensors");
+    if (!t || !describe(t, "concat", "the first tensor", parts[0], &v) ||
+        !axis_of(t, "concat", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
     if (n == 1)
-        return pieces_same(site, "concat", parts[0], &v.shape);
+        return pieces_same("concat", parts[0], &v.shape);
     if (!(t = compose_begin("concat")))
         return kl_none;
-    return compose_end(t, concat_tree(site, n, parts, at));
+    return compose_end(t, concat_tree(n, parts, at));
 }
 
-kl_tensor kl_bitcast_at(const kl_site *site, kl_tensor a, kl_dtype dtype)
+kl_tensor kl_bitcast(kl_tensor a, kl_dtype dtype)
 {
     struct thread *t = thread_self();
     if (t && (unsigned)dtype >= KL_DTYPE_COUNT)
-        return refuse(t, site, KL_ERR_TYPE, "bitcast: dtype %u does not exist", (unsigned)dtype);
-    struct call c = {.site = site, .op = "bitcast", .in = {a}, .proto = {.op = OP_bitcast, .dtype = (uint8_t)dtype}};
+        return refuse(t, KL_ERR_TYPE, "bitcast: dtype %u does not exist", (unsigned)dtype);
+    struct call c = {.op = "bitcast", .in = {a}, .proto = {.op = OP_bitcast, .dtype = (uint8_t)dtype}};
     return record(&c);
 }

@@ -9,32 +9,30 @@ struct random_source {
 };
 
 /* The highest `digits` bits of random words as floats 0 .. 2^digits - 1, exactly. */
-static kl_tensor random_integers(const kl_site *site, const struct random_source *s, kl_dtype dtype, int rank,
-                                 const int64_t *dims,
+static kl_tensor random_integers(const struct random_source *s, kl_dtype dtype, int rank, const int64_t *dims,
                                  int digits)
 {
     bool wide = dtype == KL_F64;
     kl_dtype word = wide ? KL_U64 : KL_U32;
     if (!wide && dtype != KL_F32)
-        return refuse(thread_self(), site, KL_ERR_TYPE, "makes f32 and f64, not %s", kl_dtype_name(dtype));
+        return refuse(thread_self(), KL_ERR_TYPE, "makes f32 and f64, not %s", kl_dtype_name(dtype));
     double below = (double)(UINT64_C(1) << ((wide ? 64 : 32) - digits));
-    kl_tensor bits = s->seed.id ? kl_random_bits_seeded_at(site, s->seed, word, rank, dims)
-                                : kl_random_bits_at(site, s->device, word, rank, dims, s->number);
-    return kl_cast_at(site, kl_div_at(site, bits, kl_const_at(site, s->device, word, below)), dtype);
+    kl_tensor bits = s->seed.id ? kl_random_bits_seeded(s->seed, word, rank, dims)
+                                : kl_random_bits(s->device, word, rank, dims, s->number);
+    return kl_cast(kl_div(bits, kl_const(s->device, word, below)), dtype);
 }
 
 /* A source with this seed; false: reported. */
-static bool source_of(struct thread *t, const kl_site *site, const char *op, kl_tensor seed, struct random_source *s)
+static bool source_of(struct thread *t, const char *op, kl_tensor seed, struct random_source *s)
 {
     struct view v;
-    if (!describe(t, site, op, "the seed", seed, &v))
+    if (!describe(t, op, "the seed", seed, &v))
         return false;
     *s = (struct random_source){.seed = seed, .device = v.device};
     return true;
 }
 
-static kl_tensor random_uniform(const kl_site *site, const char *op, const struct random_source *s, kl_dtype dtype,
-                                int rank,
+static kl_tensor random_uniform(const char *op, const struct random_source *s, kl_dtype dtype, int rank,
                          const int64_t *dims)
 {
     struct thread *t = compose_begin(op);
@@ -42,24 +40,23 @@ static kl_tensor random_uniform(const kl_site *site, const char *op, const struc
         return kl_none;
     dtype = device_dtype(s->device, dtype);
     int digits = dtype == KL_F64 ? 53 : 24;
-    kl_tensor k = random_integers(site, s, dtype, rank, dims, digits);
-    kl_tensor unit = kl_const_at(site, s->device, dtype, 1 / (double)(UINT64_C(1) << digits));
-    return compose_end(t, kl_mul_at(site, k, unit));
+    kl_tensor k = random_integers(s, dtype, rank, dims, digits);
+    kl_tensor unit = kl_const(s->device, dtype, 1 / (double)(UINT64_C(1) << digits));
+    return compose_end(t, kl_mul(k, unit));
 }
 
-kl_tensor kl_rand_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
-                     uint64_t seed)
+kl_tensor kl_rand(kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed)
 {
-    return random_uniform(site, "rand", &(struct random_source){.device = device, .number = seed}, dtype, rank, dims);
+    return random_uniform("rand", &(struct random_source){.device = device, .number = seed}, dtype, rank, dims);
 }
 
-kl_tensor kl_rand_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
+kl_tensor kl_rand_seeded(kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
 {
     struct thread *t = thread_self();
     struct random_source s;
-    if (!t || !source_of(t, site, "rand_seeded", seed, &s))
+    if (!t || !source_of(t, "rand_seeded", seed, &s))
         return t ? poison(t) : kl_none;
-    return random_uniform(site, "rand_seeded", &s, dtype, rank, dims);
+    return random_uniform("rand_seeded", &s, dtype, rank, dims);
 }
 
 /* ---- normal numbers: Wichura's AS 241, the inverse of the normal distribution function ---- */
@@ -83,105 +80,99 @@ static const double far_tail[2][TERMS] = {
      1.84631831751005468180e-5, 1.42151175831644588870e-7, 2.04426310338993978564e-15}};
 
 struct maker { /* builds on one device in one dtype */
-    const kl_site *site;
     kl_device device;
     kl_dtype dtype;
 };
 
 static kl_tensor ops_random_number(const struct maker *m, double v)
 {
-    return kl_const_at(m->site, m->device, m->dtype, v);
+    return kl_const(m->device, m->dtype, v);
 }
 
 static kl_tensor random_polynomial(const struct maker *m, kl_tensor x, const double *c)
 {
     kl_tensor y = ops_random_number(m, c[TERMS - 1]);
     for (int i = TERMS - 2; i >= 0; i--)
-        y = kl_add_at(m->site, kl_mul_at(m->site, y, x), ops_random_number(m, c[i]));
+        y = kl_add(kl_mul(y, x), ops_random_number(m, c[i]));
     return y;
 }
 
 static kl_tensor random_ratio(const struct maker *m, kl_tensor x, const double c[2][TERMS])
 {
-    return kl_div_at(m->site, random_polynomial(m, x, c[0]), random_polynomial(m, x, c[1]));
+    return kl_div(random_polynomial(m, x, c[0]), random_polynomial(m, x, c[1]));
 }
 
 /* p is in (0, 1) and 1 - p is exact. */
 static kl_tensor inverse_normal(const struct maker *m, kl_tensor p)
 {
-    const kl_site *s = m->site;
-    kl_tensor q = kl_sub_at(s, p, ops_random_number(m, 0.5));
-    kl_tensor near = kl_mul_at(s, q, random_ratio(m, kl_sub_at(s, ops_random_number(m, 0.180625), kl_square_at(s, q)),
-                                           middle));
-    kl_tensor edge = kl_minimum_at(s, p, kl_sub_at(s, ops_random_number(m, 1), p));
-    kl_tensor r = kl_sqrt_at(s, kl_neg_at(s, kl_log_at(s, edge)));
-    kl_tensor size = random_ratio(m, kl_sub_at(s, r, ops_random_number(m, 1.6)), tail);
+    kl_tensor q = kl_sub(p, ops_random_number(m, 0.5));
+    kl_tensor near = kl_mul(q, random_ratio(m, kl_sub(ops_random_number(m, 0.180625), kl_square(q)), middle));
+    kl_tensor edge = kl_minimum(p, kl_sub(ops_random_number(m, 1), p));
+    kl_tensor r = kl_sqrt(kl_neg(kl_log(edge)));
+    kl_tensor size = random_ratio(m, kl_sub(r, ops_random_number(m, 1.6)), tail);
     if (m->dtype == KL_F64) { /* an f32 has at least 2^-24 to the edge: r stays below 5 */
-        kl_tensor beyond = random_ratio(m, kl_sub_at(s, r, ops_random_number(m, 5)), far_tail);
-        size = kl_where_at(s, kl_gt_at(s, r, ops_random_number(m, 5)), beyond, size);
+        kl_tensor beyond = random_ratio(m, kl_sub(r, ops_random_number(m, 5)), far_tail);
+        size = kl_where(kl_gt(r, ops_random_number(m, 5)), beyond, size);
     }
-    kl_tensor off = kl_where_at(s, kl_lt_at(s, q, ops_random_number(m, 0)), kl_neg_at(s, size), size);
-    return kl_where_at(s, kl_le_at(s, kl_abs_at(s, q), ops_random_number(m, 0.425)), near, off);
+    kl_tensor off = kl_where(kl_lt(q, ops_random_number(m, 0)), kl_neg(size), size);
+    return kl_where(kl_le(kl_abs(q), ops_random_number(m, 0.425)), near, off);
 }
 
 /* Evenly in (0, 1), 1 - p exact: odd multiples of half a unit. */
 static kl_tensor open_uniform(const struct maker *m, const struct random_source *s, int rank, const int64_t *dims)
 {
     int digits = m->dtype == KL_F64 ? 52 : 23; /* one less than a float has: (k + 0.5) / 2^digits is exact */
-    kl_tensor k = random_integers(m->site, s, m->dtype, rank, dims, digits);
+    kl_tensor k = random_integers(s, m->dtype, rank, dims, digits);
     kl_tensor unit = ops_random_number(m, 1 / (double)(UINT64_C(1) << digits));
-    return kl_mul_at(m->site, kl_add_at(m->site, k, ops_random_number(m, 0.5)), unit);
+    return kl_mul(kl_add(k, ops_random_number(m, 0.5)), unit);
 }
 
-static kl_tensor random_gaussian(const kl_site *site, const char *op, const struct random_source *s, kl_dtype dtype,
-                                 int rank,
+static kl_tensor random_gaussian(const char *op, const struct random_source *s, kl_dtype dtype, int rank,
                         const int64_t *dims)
 {
     struct thread *t = compose_begin(op);
     if (!t)
         return kl_none;
-    struct maker m = {site, s->device, device_dtype(s->device, dtype)};
+    struct maker m = {s->device, device_dtype(s->device, dtype)};
     return compose_end(t, inverse_normal(&m, open_uniform(&m, s, rank, dims)));
 }
 
-kl_tensor kl_randn_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
-                      uint64_t seed)
+kl_tensor kl_randn(kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed)
 {
-    return random_gaussian(site, "randn", &(struct random_source){.device = device, .number = seed}, dtype, rank, dims);
+    return random_gaussian("randn", &(struct random_source){.device = device, .number = seed}, dtype, rank, dims);
 }
 
-kl_tensor kl_randn_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
+kl_tensor kl_randn_seeded(kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
 {
     struct thread *t = thread_self();
     struct random_source s;
-    if (!t || !source_of(t, site, "randn_seeded", seed, &s))
+    if (!t || !source_of(t, "randn_seeded", seed, &s))
         return t ? poison(t) : kl_none;
-    return random_gaussian(site, "randn_seeded", &s, dtype, rank, dims);
+    return random_gaussian("randn_seeded", &s, dtype, rank, dims);
 }
 
 /* ---- sampling an index: the largest of the logits with Gumbel noise ---- */
 
-static kl_tensor random_categorical(const kl_site *site, kl_tensor logits, const struct view *v, int axis,
-                                    const struct random_source *s)
+static kl_tensor random_categorical(kl_tensor logits, const struct view *v, int axis, const struct random_source *s)
 {
     kl_dtype dtype = v->dtype == KL_F64 ? KL_F64 : KL_F32;
-    struct maker m = {site, s->device, dtype};
+    struct maker m = {s->device, dtype};
     kl_tensor u = open_uniform(&m, s, (int)v->shape.rank, v->shape.dim);
-    kl_tensor noise = kl_neg_at(site, kl_log_at(site, kl_neg_at(site, kl_log_at(site, u))));
-    kl_tensor wide = v->dtype == dtype ? logits : kl_cast_at(site, logits, dtype);
-    return kl_argmax_at(site, kl_add_at(site, wide, noise), axis);
+    kl_tensor noise = kl_neg(kl_log(kl_neg(kl_log(u))));
+    kl_tensor wide = v->dtype == dtype ? logits : kl_cast(logits, dtype);
+    return kl_argmax(kl_add(wide, noise), axis);
 }
 
-kl_tensor kl_categorical_at(const kl_site *site, kl_tensor logits, int axis, kl_tensor seed)
+kl_tensor kl_categorical(kl_tensor logits, int axis, kl_tensor seed)
 {
     struct view v;
     struct random_source s;
-    struct thread *t = floats_begin(site, "categorical", logits, &v);
+    struct thread *t = floats_begin("categorical", logits, &v);
     uint32_t at;
     if (!t)
         return op_failed();
-    kl_tensor y = axis_of(t, site, "logits", &v.shape, axis, &at) && source_of(t, site, "the draw", seed, &s)
-                      ? random_categorical(site, logits, &v, axis, &s) : poison(t);
+    kl_tensor y = axis_of(t, "logits", &v.shape, axis, &at) && source_of(t, "the draw", seed, &s)
+                      ? random_categorical(logits, &v, axis, &s) : poison(t);
     return compose_end(t, y);
 }
 
@@ -195,78 +186,76 @@ static const uint64_t FOR_SPLIT = UINT64_C(0x73706c6974), FOR_FOLD = UINT64_C(0x
 /* A constant with all its bits. */
 static kl_tensor random_word(const struct maker *m, uint64_t bits)
 {
-    struct call c = {.site = m->site, .op = "const", .device = m->device,
+    struct call c = {.op = "const", .device = m->device,
                      .proto = {.op = OP_const, .dtype = KL_U64, .attr.konst.bits = bits}};
     return record(&c);
 }
 
 static kl_tensor xor_shifted(const struct maker *m, kl_tensor x, int count)
 {
-    return kl_xor_at(m->site, x, kl_shr_at(m->site, x, ops_random_number(m, count)));
+    return kl_xor(x, kl_shr(x, ops_random_number(m, count)));
 }
 
 static kl_tensor random_mix(const struct maker *m, kl_tensor x)
 {
-    x = kl_mul_at(m->site, xor_shifted(m, x, 30), random_word(m, UINT64_C(0xbf58476d1ce4e5b9)));
-    x = kl_mul_at(m->site, xor_shifted(m, x, 27), random_word(m, UINT64_C(0x94d049bb133111eb)));
+    x = kl_mul(xor_shifted(m, x, 30), random_word(m, UINT64_C(0xbf58476d1ce4e5b9)));
+    x = kl_mul(xor_shifted(m, x, 27), random_word(m, UINT64_C(0x94d049bb133111eb)));
     return xor_shifted(m, x, 31);
 }
 
 static kl_tensor random_derive_seed(const struct maker *m, kl_tensor seed, uint64_t purpose, kl_tensor index)
 {
-    kl_tensor own = random_mix(m, kl_xor_at(m->site, seed, random_word(m, purpose)));
-    return random_mix(m, kl_add_at(m->site, own, kl_mul_at(m->site, index, random_word(m, GOLDEN))));
+    kl_tensor own = random_mix(m, kl_xor(seed, random_word(m, purpose)));
+    return random_mix(m, kl_add(own, kl_mul(index, random_word(m, GOLDEN))));
 }
 
 /* Starts composite `op` of a seed; NULL: reported, and op_failed() is the result. */
-static struct thread *seed_begin(const kl_site *site, const char *op, kl_tensor seed, struct view *v, struct maker *m)
+static struct thread *seed_begin(const char *op, kl_tensor seed, struct view *v, struct maker *m)
 {
     struct thread *t = thread_self();
-    if (!t || !describe(t, site, op, "the seed", seed, v))
+    if (!t || !describe(t, op, "the seed", seed, v))
         return NULL;
     if (v->dtype != KL_U64)
-        return fail(t, site, KL_ERR_TYPE, "%s: the seed must be u64, got %s", op, dtype_name(v->dtype)), NULL;
-    *m = (struct maker){site, v->device, KL_U64};
-    return checked_begin(site, op);
+        return fail(t, KL_ERR_TYPE, "%s: the seed must be u64, got %s", op, dtype_name(v->dtype)), NULL;
+    *m = (struct maker){v->device, KL_U64};
+    return checked_begin(op);
 }
 
-kl_tensor kl_random_split_at(const kl_site *site, kl_tensor seed, int64_t n)
+kl_tensor kl_random_split(kl_tensor seed, int64_t n)
 {
     struct view v;
     struct maker m;
-    struct thread *t = seed_begin(site, "random_split", seed, &v, &m);
+    struct thread *t = seed_begin("random_split", seed, &v, &m);
     if (!t)
         return op_failed();
-    kl_tensor y = v.shape.rank ? refuse(t, site, KL_ERR_SHAPE, "the seed must be a scalar, got rank %u", v.shape.rank)
-                  : n < 1      ? refuse(t, site, KL_ERR_SHAPE, "%lld seeds: at least 1 is needed", (long long)n)
-                               : random_derive_seed(&m, seed, FOR_SPLIT, kl_arange_at(site, v.device, KL_U64, n));
+    kl_tensor y = v.shape.rank ? refuse(t, KL_ERR_SHAPE, "the seed must be a scalar, got rank %u", v.shape.rank)
+                  : n < 1      ? refuse(t, KL_ERR_SHAPE, "%lld seeds: at least 1 is needed", (long long)n)
+                               : random_derive_seed(&m, seed, FOR_SPLIT, kl_arange(v.device, KL_U64, n));
     return compose_end(t, y);
 }
 
-kl_tensor kl_random_fold_in_at(const kl_site *site, kl_tensor seed, kl_tensor data)
+kl_tensor kl_random_fold_in(kl_tensor seed, kl_tensor data)
 {
     struct view v, w;
     struct maker m;
-    struct thread *t = seed_begin(site, "random_fold_in", seed, &v, &m);
+    struct thread *t = seed_begin("random_fold_in", seed, &v, &m);
     if (!t)
         return op_failed();
     kl_tensor y = kl_none;
-    if (!describe(t, site, "the data", "the tensor", data, &w))
+    if (!describe(t, "the data", "the tensor", data, &w))
         y = poison(t);
     else if (dtype_is_float(w.dtype) || w.dtype == KL_BOOL)
-        y = refuse(t, site, KL_ERR_TYPE, "the data must be integers, got %s", dtype_name(w.dtype));
+        y = refuse(t, KL_ERR_TYPE, "the data must be integers, got %s", dtype_name(w.dtype));
     else
-        y = random_derive_seed(&m, seed, FOR_FOLD, w.dtype == KL_U64 ? data : kl_cast_at(site, data, KL_U64));
+        y = random_derive_seed(&m, seed, FOR_FOLD, w.dtype == KL_U64 ? data : kl_cast(data, KL_U64));
     return compose_end(t, y);
 }
 
 /* ---- from a generator of the user's ---- */
 
-typedef kl_tensor sampler(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
-                          uint64_t seed);
+typedef kl_tensor sampler(kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed);
 
-static kl_tensor random_sample(const kl_site *site, const char *op, sampler *make, const kl_generator *g,
-                               kl_device device,
+static kl_tensor random_sample(const char *op, sampler *make, const kl_generator *g, kl_device device,
                         kl_dtype dtype, int rank, const int64_t *dims)
 {
     struct thread *t = thread_self();
@@ -274,20 +263,19 @@ static kl_tensor random_sample(const kl_site *site, const char *op, sampler *mak
         return kl_none;
     uint64_t keys = g ? kl_keyset_of(g->key).bits : 0, before = t->generator;
     if (!keys || keys & DEV_MASK)
-        return refuse(t, site, KL_ERR_ARGUMENT, "%s: %s", op,
-                      g ? "the generator's key is no layer" : "generator is NULL");
+        return refuse(t, KL_ERR_ARGUMENT, "%s: %s", op, g ? "the generator's key is no layer" : "generator is NULL");
     t->generator = keys;
-    kl_tensor h = make(site, device, dtype, rank, dims, g->seed);
+    kl_tensor h = make(device, dtype, rank, dims, g->seed);
     t->generator = before;
     return h;
 }
 
-#define FROM(name)                                                                                              \
-    kl_tensor kl_##name##_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, \
-                                  int rank,                                                                     \
-                                  const int64_t *dims)                                                          \
-    {                                                                                                           \
-        return random_sample(site, #name "_from", kl_##name##_at, g, device, dtype, rank, dims);                \
+#define FROM(name)                                                                      \
+    kl_tensor kl_##name##_from(const kl_generator *g, kl_device device, kl_dtype dtype, \
+                               int rank,                                                \
+                               const int64_t *dims)                                     \
+    {                                                                                   \
+        return random_sample(#name "_from", kl_##name, g, device, dtype, rank, dims);   \
     }
 FROM(random_bits)
 FROM(rand)

@@ -50,23 +50,23 @@ kl_status kl_scope_begin(void)
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    if (region_refuses(t, NULL, "scope_begin"))
+    if (region_refuses(t, "scope_begin"))
         return KL_ERR_TRACE;
-    return scope_push(t, 0) ? KL_OK : report(t, NULL, KL_ERR_MEMORY, "scope_begin: out of memory");
+    return scope_push(t, 0) ? KL_OK : report(t, KL_ERR_MEMORY, "scope_begin: out of memory");
 }
 
-kl_status kl_scope_end_at(const kl_site *site)
+kl_status kl_scope_end(void)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    if (region_refuses(t, site, "scope_end"))
+    if (region_refuses(t, "scope_end"))
         return KL_ERR_TRACE;
     if (t->nscope == t->floor.scopes)
-        return fail(t, site, KL_ERR_ARGUMENT, "scope_end: %s",
+        return fail(t, KL_ERR_ARGUMENT, "scope_end: %s",
                     t->nscope ? "the scope was begun outside of this function or suspension" : "no scope is open");
     if (t->scope[t->nscope - 1].composite)
-        return fail(t, site, KL_ERR_ARGUMENT, "scope_end: a composite was begun after the scope");
+        return fail(t, KL_ERR_ARGUMENT, "scope_end: a composite was begun after the scope");
     scope_pop(t, NULL, 0);
     return KL_OK;
 }
@@ -82,13 +82,13 @@ kl_status kl_no_grad_begin(void)
     return KL_OK;
 }
 
-kl_status kl_no_grad_end_at(const kl_site *site)
+kl_status kl_no_grad_end(void)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     if (t->no_grad == t->floor.no_grad)
-        return fail(t, site, KL_ERR_ARGUMENT, "no_grad_end: %s",
+        return fail(t, KL_ERR_ARGUMENT, "no_grad_end: %s",
                     t->no_grad ? "the block was begun before this trace, function or suspension"
                                : "no block is open");
     t->no_grad--;
@@ -110,7 +110,7 @@ bool compose_begin_on(struct thread *t, const char *name)
         return false;
     if (t->depth == t->floor.composites)
         t->composite = name;
-    t->narrow[t->depth++] = (struct narrow){KL_DTYPE_COUNT, NULL};
+    t->narrow[t->depth++] = (struct narrow){KL_DTYPE_COUNT};
     return true;
 }
 
@@ -120,7 +120,7 @@ struct thread *compose_begin(const char *name)
     struct thread *t = thread_self();
     if (!t || compose_begin_on(t, name))
         return t;
-    fail(t, NULL, KL_ERR_MEMORY, "%s: out of memory", name);
+    fail(t, KL_ERR_MEMORY, "%s: out of memory", name);
     return NULL;
 }
 
@@ -217,12 +217,12 @@ struct suspension {
     struct blocks outer;
 };
 
-kl_status kl_trace_suspend_at(const kl_site *site)
+kl_status kl_trace_suspend(void)
 {
     struct thread *t = thread_self();
     struct suspension *s = t ? mem_alloc(sizeof *s) : NULL;
     if (!s)
-        return t ? fail(t, site, KL_ERR_MEMORY, "trace_suspend: out of memory") : KL_ERR_MEMORY;
+        return t ? fail(t, KL_ERR_MEMORY, "trace_suspend: out of memory") : KL_ERR_MEMORY;
     blocks_enter(t, &s->outer);
     t->suspension = s;
     s->tracing = t->tracing;
@@ -245,13 +245,13 @@ static const char *trace_resume_inner(struct thread *t)
     return open;
 }
 
-kl_status kl_trace_resume_at(const kl_site *site)
+kl_status kl_trace_resume(void)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     if (!t->suspension)
-        return fail(t, site, KL_ERR_TRACE, "trace_resume: nothing is suspended");
+        return fail(t, KL_ERR_TRACE, "trace_resume: nothing is suspended");
     const char *open = trace_resume_inner(t);
-    return open ? fail(t, site, KL_ERR_TRACE, "trace_resume: since trace_suspend %s is missing", open) : KL_OK;
+    return open ? fail(t, KL_ERR_TRACE, "trace_resume: since trace_suspend %s is missing", open) : KL_OK;
 }

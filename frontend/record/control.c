@@ -34,46 +34,43 @@ static kl_tensor control_operand(const struct control *c, uint32_t i)
 static bool look_at_operands(struct control *c)
 {
     struct thread *t = c->call.t;
-    const kl_site *site = c->call.site;
     uint32_t n = control_inputs(c);
     if ((c->nout && !c->out) || (c->nin[0] && !c->in[0]) || (c->nin[1] && !c->in[1]))
-        return fail(t, site, KL_ERR_ARGUMENT, "%s: a list of tensors is NULL", c->call.op) == KL_OK;
+        return fail(t, KL_ERR_ARGUMENT, "%s: a list of tensors is NULL", c->call.op) == KL_OK;
     c->call.views = c->view = mem_alloc((n + 2 * (size_t)c->nout) * sizeof *c->view);
     if (!c->view)
-        return fail(t, site, KL_ERR_MEMORY, "%s: out of memory", c->call.op) == KL_OK;
+        return fail(t, KL_ERR_MEMORY, "%s: out of memory", c->call.op) == KL_OK;
     for (uint32_t i = 0; i < n; i++) {
         char what[32];
         snprintf(what, sizeof what, "operand %u", i + 1);
-        if (!describe(t, site, c->call.op, what, control_operand(c, i), &c->view[i]))
+        if (!describe(t, c->call.op, what, control_operand(c, i), &c->view[i]))
             return false;
         struct err e;
         e.code = KL_OK;
         const struct entry *first = entry_peek(control_operand(c, 0));
         uint16_t ad = first->ad;
         if (c->view[i].device.id != c->view[0].device.id && !ad_join(&ad, first, entry_peek(control_operand(c, i)), &e))
-            return fail(t, site, e.code, "%s: %s", c->call.op, e.msg) == KL_OK;
+            return fail(t, e.code, "%s: %s", c->call.op, e.msg) == KL_OK;
     }
     c->call.device = n ? c->view[0].device : (kl_device){0};
     return true;
 }
 
 /* false: *c has failed, and its results are poison. */
-static bool control_begin(struct control *c, const kl_site *site, const char *op, enum op node, void *ctx)
+static bool control_begin(struct control *c, const char *op, enum op node, void *ctx)
 {
-    c->call = (struct region_recorder){.t = thread_self(), .site = site, .op = op, .ctx = ctx};
-    if (c->call.t && c->call.t->names)
-        c->call.site = name_scope_site(c->call.t, site);
+    struct thread *t = thread_self();
+    c->call = (struct region_recorder){.t = t, .site = t ? name_scope_site(t, t->site) : NULL, .op = op, .ctx = ctx};
     c->proto.op = (uint16_t)node;
     for (uint32_t i = 0; c->out && i < c->nout; i++)
         c->out[i] = kl_none;
-    struct thread *t = c->call.t;
-    return t && !(t->tracing && t->trace->err.code) && (!c->counts || counts_valid(t, site, op, c->counts)) &&
+    return t && !(t->tracing && t->trace->err.code) && (!c->counts || counts_valid(t, op, c->counts)) &&
            look_at_operands(c);
 }
 
 static bool control_has_function(struct control *c, kl_region_fn *fn)
 {
-    return fn || fail(c->call.t, c->call.site, KL_ERR_ARGUMENT, "%s: a function is NULL", c->call.op) == KL_OK;
+    return fn || fail(c->call.t, KL_ERR_ARGUMENT, "%s: a function is NULL", c->call.op) == KL_OK;
 }
 
 /* Records region i from fn, whose parameters have the types of the views. */
@@ -340,7 +337,7 @@ kl_status record_region(struct control *c)
         ok = scope_note(t, c->out[i]) || err_set(&e, KL_ERR_MEMORY, "out of memory");
     if (ok)
         return KL_OK;
-    fail(t, c->call.site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->call.op, e.code ? e.msg : "out of memory");
+    fail(t, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->call.op, e.code ? e.msg : "out of memory");
     for (uint32_t i = 0; i < c->nout; i++)
         c->out[i] = poison(t);
     return t->tracing ? t->trace->err.code : t->last.code;
@@ -374,7 +371,7 @@ static kl_status control_dispatch(struct control *c, const struct dispatch_op *o
         return record_region(c);
     kl_tensor *in = mem_alloc((n + 1) * sizeof *in);
     if (!in)
-        return fail(t, c->call.site, KL_ERR_MEMORY, "%s: out of memory", c->call.op);
+        return fail(t, KL_ERR_MEMORY, "%s: out of memory", c->call.op);
     for (uint32_t i = 0; i < n; i++)
         in[i] = control_operand(c, i);
     c->changed = in;
@@ -411,25 +408,25 @@ static kl_status control_finish(struct control *c, bool ok)
     return status;
 }
 
-kl_status kl_cond_at(const kl_site *site, kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx,
-                     int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out)
+kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx,
+                  int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
     struct control c = {.in = {&condition, in}, .nin = {1, count_or_none(nin)}, .nout = count_or_none(nout), .out = out,
                         .counts = COUNTS({"nin", nin}, {"nout", nout})};
-    bool ok = control_begin(&c, site, "cond", OP_cond, ctx) && control_has_function(&c, yes) &&
+    bool ok = control_begin(&c, "cond", OP_cond, ctx) && control_has_function(&c, yes) &&
         control_has_function(&c, no) &&
               control_record_region(&c, 0, "yes", yes, c.view + 1, c.nin[1], c.nout) &&
               control_record_region(&c, 1, "no", no, c.view + 1, c.nin[1], c.nout);
     return control_finish(&c, ok);
 }
 
-kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn *body, void *ctx, int64_t n,
-                      const kl_tensor *in, kl_tensor *out)
+kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, int64_t n,
+                   const kl_tensor *in, kl_tensor *out)
 {
     uint32_t k = count_or_none(n);
     struct control c = {.in = {in}, .nin = {k}, .nout = k, .out = out, .proto.attr.region.carried = k,
                         .counts = COUNTS({"n", n})};
-    bool ok = control_begin(&c, site, "while", OP_while, ctx) && control_has_function(&c, condition) &&
+    bool ok = control_begin(&c, "while", OP_while, ctx) && control_has_function(&c, condition) &&
         control_has_function(&c, body) &&
               silent_region(&c, 0, "condition", condition, c.view, k, 1) &&
               control_record_region(&c, 1, "body", body, c.view, k, k);
@@ -447,8 +444,8 @@ static bool scan_length(const struct control *c, int64_t *length)
     if (tr && symbolic_lengths(tr->r.g, &s, false, &e) && dim_exists(tr->r.g, s.dim[0]))
         return *length = s.dim[0], true;
     if (e.code)
-        return fail(c->call.t, c->call.site, e.code, "scan: %s", e.msg) == KL_OK;
-    return fail(c->call.t, c->call.site, KL_ERR_ARGUMENT, "scan: length %" PRId64 " is negative", *length) == KL_OK;
+        return fail(c->call.t, e.code, "scan: %s", e.msg) == KL_OK;
+    return fail(c->call.t, KL_ERR_ARGUMENT, "scan: length %" PRId64 " is negative", *length) == KL_OK;
 }
 
 /* The body's parameter for a scanned tensor: its type without axis 0. */
@@ -465,13 +462,13 @@ static bool control_slice_type(struct control *c, uint32_t i, int64_t length)
         dim_text(tr->r.g, length, number, sizeof number);
     else
         snprintf(number, sizeof number, "%" PRId64, length);
-    return fail(c->call.t, c->call.site, KL_ERR_SHAPE, "scan: of length %s, but scanned tensor %u is %s%s",
+    return fail(c->call.t, KL_ERR_SHAPE, "scan: of length %s, but scanned tensor %u is %s%s",
                 number, i - c->nin[0], dtype_name(c->view[i].dtype), shape_text(s, text, sizeof text)) == KL_OK;
 }
 
-kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t length, int64_t ncarried,
-                     const kl_tensor *carried, int64_t nscanned, const kl_tensor *scanned, int64_t nstacked,
-                     bool reverse, kl_tensor *out)
+kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, int64_t ncarried,
+                  const kl_tensor *carried, int64_t nscanned, const kl_tensor *scanned, int64_t nstacked,
+                  bool reverse, kl_tensor *out)
 {
     struct control c = {.in = {carried, scanned}, .nin = {count_or_none(ncarried), count_or_none(nscanned)},
                         .out = out,
@@ -480,8 +477,7 @@ kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t
     c.proto.attr.region.carried = c.nin[0];
     c.proto.attr.region.scanned = c.nin[1];
     c.proto.attr.region.flags = reverse ? REGION_REVERSE : 0;
-    bool ok = control_begin(&c, site, "scan", OP_scan, ctx) && control_has_function(&c, body) && scan_length(&c,
-                                                                                                             &length);
+    bool ok = control_begin(&c, "scan", OP_scan, ctx) && control_has_function(&c, body) && scan_length(&c, &length);
     c.proto.attr.region.length = length;
     for (uint32_t i = 0; ok && i < c.nin[1]; i++)
         ok = control_slice_type(&c, c.nin[0] + i, length);
@@ -489,12 +485,11 @@ kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t
     return control_finish(&c, ok);
 }
 
-kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in,
-                           int64_t nout, kl_tensor *out)
+kl_status kl_checkpoint(kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
     struct control c = {.in = {in}, .nin = {count_or_none(nin)}, .nout = count_or_none(nout), .out = out,
                         .counts = COUNTS({"nin", nin}, {"nout", nout})};
-    bool ok = control_begin(&c, site, "checkpoint", OP_checkpoint, ctx) && control_has_function(&c, fn) &&
+    bool ok = control_begin(&c, "checkpoint", OP_checkpoint, ctx) && control_has_function(&c, fn) &&
               control_record_region(&c, 0, "checkpoint", fn, c.view, c.nin[0], c.nout);
     return control_finish(&c, ok);
 }
@@ -517,12 +512,12 @@ static uint32_t backward_views(struct control *c, uint32_t *floats)
     return n;
 }
 
-static kl_status control_custom_grad(struct control *c, const kl_site *site, const char *op, kl_region_fn *fn,
+static kl_status control_custom_grad(struct control *c, const char *op, kl_region_fn *fn,
                                      kl_region_fn *backward, void *ctx)
 {
     uint32_t floats;
     c->proto.attr.region.carried = c->nin[0];
-    bool ok = control_begin(c, site, op, OP_custom_grad, ctx) && control_has_function(c, fn) &&
+    bool ok = control_begin(c, op, OP_custom_grad, ctx) && control_has_function(c, fn) &&
               control_has_function(c, backward) &&
               control_record_region(c, 0, "value", fn, c->view, c->nin[0], c->nout);
     if (ok) {
@@ -532,24 +527,24 @@ static kl_status control_custom_grad(struct control *c, const kl_site *site, con
     return control_finish(c, ok);
 }
 
-kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
+kl_status record_custom_grad(const char *op, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
                              uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out};
-    return control_custom_grad(&c, site, op, fn, backward, ctx);
+    return control_custom_grad(&c, op, fn, backward, ctx);
 }
 
-kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx, int64_t nin,
-                            const kl_tensor *in, int64_t nout, kl_tensor *out)
+kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, void *ctx, int64_t nin,
+                         const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
     struct control c = {.in = {in}, .nin = {count_or_none(nin)}, .nout = count_or_none(nout), .out = out,
                         .counts = COUNTS({"nin", nin}, {"nout", nout})};
-    return control_custom_grad(&c, site, "custom_grad", fn, backward, ctx);
+    return control_custom_grad(&c, "custom_grad", fn, backward, ctx);
 }
 
-kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,
+kl_status record_custom(const char *op, const struct custom_use *use, uint32_t nin,
                         const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     struct control c = {.in = {in}, .nin = {nin}, .custom = use, .nout = nout, .out = out};
-    return control_finish(&c, control_begin(&c, site, op, OP_custom, NULL));
+    return control_finish(&c, control_begin(&c, op, OP_custom, NULL));
 }

@@ -16,9 +16,9 @@ kl_status kl_custom_register(const char *name, const kl_custom_op *op, void *ctx
     if (!t)
         return KL_ERR_MEMORY;
     if (!name_fits(name))
-        return report(t, NULL, KL_ERR_ARGUMENT, "custom_register: a name has 1 to %d bytes", CUSTOM_NAME - 1);
+        return report(t, KL_ERR_ARGUMENT, "custom_register: a name has 1 to %d bytes", CUSTOM_NAME - 1);
     if (!op || !op->types || !op->run)
-        return report(t, NULL, KL_ERR_ARGUMENT, "custom_register: \"%s\" needs functions types and run", name);
+        return report(t, KL_ERR_ARGUMENT, "custom_register: \"%s\" needs functions types and run", name);
     const struct dispatch_op *taken = dispatch_find(name);
     /* memory ran out before its table was made */
     const struct custom_op *half = dispatch_defined(taken) ? NULL : custom_find(name);
@@ -28,21 +28,20 @@ kl_status kl_custom_register(const char *name, const kl_custom_op *op, void *ctx
         dispatch_define_custom(half, &e);
     else if (custom_register(name, op, ctx, &e))
         dispatch_define_custom(custom_find(name), &e);
-    return e.code ? report(t, NULL, e.code, "custom_register: %s", e.msg) : KL_OK;
+    return e.code ? report(t, e.code, "custom_register: %s", e.msg) : KL_OK;
 }
 
 /* A call being recorded: the context of the functions below. */
 struct custom_recording {
     struct custom_use custom;
     const struct custom_op *base; /* the op that has the types and the gradient, whatever kernel computes it */
-    const kl_site *site;
     const char *label;         /* custom "name" */
 };
 
 static kl_status custom_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct custom_recording *u = ctx;
-    return record_custom(u->site, u->label, &u->custom, nin, in, nout, out);
+    return record_custom(u->label, &u->custom, nin, in, nout, out);
 }
 
 static kl_status record_custom_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
@@ -62,13 +61,13 @@ static bool find_types(struct thread *t, const struct custom_recording *u, uint3
         char what[32];
         struct view v;
         snprintf(what, sizeof what, "operand %u", i + 1);
-        if (!describe(t, u->site, u->label, what, in[i], &v))
+        if (!describe(t, u->label, what, in[i], &v))
             return false;
         type[i] = custom_type(v.dtype, &v.shape);
     }
     kl_custom_call call = {.nin = nin, .nout = nout, .in_type = type, .attr = u->custom.attr,
                            .attr_bytes = u->custom.nattr};
-    return custom_types(u->base, &call, type + nin, &e) || fail(t, u->site, e.code, "%s", e.msg) == KL_OK;
+    return custom_types(u->base, &call, type + nin, &e) || fail(t, e.code, "%s", e.msg) == KL_OK;
 }
 
 static bool any_float(const kl_type *type, uint32_t n)
@@ -79,7 +78,7 @@ static bool any_float(const kl_type *type, uint32_t n)
     return any;
 }
 
-static bool arguments_fit(struct thread *t, const kl_site *site, const char *name, const void *attr, size_t attr_bytes,
+static bool arguments_fit(struct thread *t, const char *name, const void *attr, size_t attr_bytes,
                           uint32_t nin, const kl_tensor *in, uint32_t nout, const kl_tensor *out)
 {
     const char *why = !nin || !nout                ? "needs at least one operand and one result"
@@ -88,7 +87,7 @@ static bool arguments_fit(struct thread *t, const kl_site *site, const char *nam
                       : attr_bytes > CUSTOM_ATTR ? "has more than 64 KiB of attributes"
                       : !custom_find(name)         ? "no op of this name is registered"
                                                    : NULL;
-    return !why || fail(t, site, KL_ERR_ARGUMENT, "custom \"%s\": %s", name, why) == KL_OK;
+    return !why || fail(t, KL_ERR_ARGUMENT, "custom \"%s\": %s", name, why) == KL_OK;
 }
 
 /* Results of a call that failed before it was recorded. */
@@ -110,7 +109,7 @@ static kl_status record_use(struct thread *t, struct custom_recording *u, const 
     kl_type *type = mem_alloc(((size_t)nin + nout) * sizeof *type);
     kl_status status = KL_OK;
     if (!type || (attr_bytes && !bytes)) {
-        fail(t, u->site, KL_ERR_MEMORY, "%s: out of memory", u->label);
+        fail(t, KL_ERR_MEMORY, "%s: out of memory", u->label);
         status = give_poison(t, nout, out);
     } else {
         if (attr_bytes)
@@ -120,17 +119,17 @@ static kl_status record_use(struct thread *t, struct custom_recording *u, const 
         if (!find_types(t, u, nin, in, nout, type))
             status = give_poison(t, nout, out);
         else if (u->base->functions.gradient && any_float(type, nin) && any_float(type + nin, nout))
-            status = record_custom_grad(u->site, u->label, custom_value, record_custom_gradient, u, nin, in, nout, out);
+            status = record_custom_grad(u->label, custom_value, record_custom_gradient, u, nin, in, nout, out);
         else
-            status = record_custom(u->site, u->label, &u->custom, nin, in, nout, out);
+            status = record_custom(u->label, &u->custom, nin, in, nout, out);
     }
     mem_free(bytes);
     mem_free(type);
     return status;
 }
 
-kl_status kl_custom_at(const kl_site *site, const char *name, const void *attr, size_t attr_bytes, int64_t nin,
-                       const kl_tensor *in, int64_t nout, kl_tensor *out)
+kl_status kl_custom(const char *name, const void *attr, size_t attr_bytes, int64_t nin,
+                    const kl_tensor *in, int64_t nout, kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
@@ -141,27 +140,27 @@ kl_status kl_custom_at(const kl_site *site, const char *name, const void *attr, 
     if (t->tracing && t->trace->err.code)
         return give_poison(t, no, out);
     if (!name_fits(name)) {
-        fail(t, site, KL_ERR_ARGUMENT, "custom: a name has 1 to %d bytes", CUSTOM_NAME - 1);
+        fail(t, KL_ERR_ARGUMENT, "custom: a name has 1 to %d bytes", CUSTOM_NAME - 1);
         return give_poison(t, no, out);
     }
     char label[CUSTOM_NAME + 16];
     snprintf(label, sizeof label, "custom \"%s\"", name);
-    if (!counts_valid(t, site, label, COUNTS({"nin", nin}, {"nout", nout})) ||
-        !arguments_fit(t, site, name, attr, attr_bytes, ni, in, no, out))
+    if (!counts_valid(t, label, COUNTS({"nin", nin}, {"nout", nout})) ||
+        !arguments_fit(t, name, attr, attr_bytes, ni, in, no, out))
         return give_poison(t, no, out);
     const struct custom_op *op = custom_find(name);
-    struct custom_recording u = {{.op = op, .table = dispatch_find(name), .nattr = attr_bytes}, op, site, label};
+    struct custom_recording u = {{.op = op, .table = dispatch_find(name), .nattr = attr_bytes}, op, label};
     return record_use(t, &u, attr, ni, in, no, out);
 }
 
-kl_status record_custom_by(const kl_site *site, const char *name, const struct custom_op *op, uint32_t nin,
+kl_status record_custom_by(const char *name, const struct custom_op *op, uint32_t nin,
                            const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
-    struct custom_recording u = {{.op = op}, custom_find(name), site, name};
+    struct custom_recording u = {{.op = op}, custom_find(name), name};
     struct thread *t = thread_self();
     if (u.base && nin && nout)
         return record_use(t, &u, NULL, nin, in, nout, out);
-    fail(t, site, KL_ERR_ARGUMENT, "%s: %s", name, u.base ? "needs an operand and a result"
+    fail(t, KL_ERR_ARGUMENT, "%s: %s", name, u.base ? "needs an operand and a result"
          : "its kernel computes values, but no "
          "rule says their shapes: kl_custom_register defines ops with one");
     return give_poison(t, nout, out);

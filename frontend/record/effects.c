@@ -13,14 +13,14 @@
 
 /* ---- in regions ---- */
 
-bool effects_reject_in_region(struct thread *t, const kl_site *site, const char *op)
+bool effects_reject_in_region(struct thread *t, const char *op)
 {
     const struct trace *tr = thread_trace(t);
     for (; tr && tr->region; tr = tr->outer) {
         if (tr->silent)
-            return fail(t, site, KL_ERR_TRACE, "%s: not inside of the %s of %s", op, tr->silent, tr->region) != KL_OK;
+            return fail(t, KL_ERR_TRACE, "%s: not inside of the %s of %s", op, tr->silent, tr->region) != KL_OK;
         if (!tr->outer)
-            return fail(t, site, KL_ERR_TRACE, "%s: not inside of a function that %s records outside of a trace", op,
+            return fail(t, KL_ERR_TRACE, "%s: not inside of a function that %s records outside of a trace", op,
                         tr->region) != KL_OK;
     }
     return false;
@@ -92,32 +92,30 @@ bool effects_thread(struct graph **region, ref token, uint32_t from, uint32_t to
 static bool failed_trace(const struct thread *t) { return t->tracing && t->trace->err.code; }
 
 /* The token of the previous such node, on x's device; kl_none: there is none, or an error was reported. */
-static kl_tensor last_token(struct thread *t, const kl_site *site, const char *op, kl_tensor x)
+static kl_tensor last_token(struct thread *t, const char *op, kl_tensor x)
 {
     struct view v;
-    return describe(t, site, op, "operand 1", x, &v) ? region_token(t, site, v.device) : kl_none;
+    return describe(t, op, "operand 1", x, &v) ? region_token(t, v.device) : kl_none;
 }
 
-static kl_status record_look(struct thread *t, const kl_site *site, const char *op, const char *name, kl_tensor x,
-                             const char *text)
+static kl_status record_look(struct thread *t, const char *op, const char *name, kl_tensor x, const char *text)
 {
     kl_type type = {.dtype = KL_U8, .rank = 0};
-    kl_tensor in[2] = {x, last_token(t, site, op, x)}, out = kl_none;
+    kl_tensor in[2] = {x, last_token(t, op, x)}, out = kl_none;
     struct custom_use use = {.op = custom_find(name), .attr = *text ? text : NULL, .nattr = strlen(text),
                              .type = &type};
     if (failed_trace(t))
         return t->trace->err.code;
-    kl_status status = record_custom(site, op, &use, in[1].id ? 2 : 1, in, 1, &out);
+    kl_status status = record_custom(op, &use, in[1].id ? 2 : 1, in, 1, &out);
     if (!status)
         t->trace->token = out;
     return status;
 }
 
-static kl_status look_now(struct thread *t, const kl_site *site, const char *op, const char *name, kl_tensor x,
-                          const char *text)
+static kl_status look_now(struct thread *t, const char *op, const char *name, kl_tensor x, const char *text)
 {
     struct view v;
-    if (!describe(t, site, op, "operand 1", x, &v))
+    if (!describe(t, op, "operand 1", x, &v))
         return t->last.code;
     kl_type type[2] = {custom_type(v.dtype, &v.shape), {.dtype = KL_U8}};
     size_t bytes = (size_t)shape_count(&v.shape) * dtype_size(v.dtype);
@@ -129,15 +127,15 @@ static kl_status look_now(struct thread *t, const kl_site *site, const char *op,
                            .in = (const void *const[]){data}, .out = (void *const[]){&token}, .message = message,
                            .message_bytes = sizeof message};
     const struct custom_op *c = custom_find(name);
-    kl_status status = data ? kl_read_at(site, x, data, bytes)
-        : report(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
+    kl_status status = data ? kl_read(x, data, bytes)
+        : report(t, KL_ERR_MEMORY, "%s: out of memory", op);
     if (!status && (status = c->functions.run(c->ctx, &call)))
-        report(t, site, status, "%s: %s", op, message);
+        report(t, status, "%s: %s", op, message);
     mem_free(data);
     return status;
 }
 
-static kl_status inspect_look(const kl_site *site, const char *op, const char *name, kl_tensor x, const char *text)
+static kl_status inspect_look(const char *op, const char *name, kl_tensor x, const char *text)
 {
     struct thread *t = thread_self();
     struct view v;
@@ -146,34 +144,34 @@ static kl_status inspect_look(const kl_site *site, const char *op, const char *n
     text = text ? text : "";
     if (failed_trace(t))
         return t->trace->err.code;
-    if (effects_reject_in_region(t, site, op))
+    if (effects_reject_in_region(t, op))
         return KL_ERR_TRACE;
     if (strlen(text) > INSPECT_TEXT)
-        return fail(t, site, KL_ERR_ARGUMENT, "%s: a text has at most %d bytes", op, INSPECT_TEXT);
-    if (!describe(t, site, op, "operand 1", x, &v))
+        return fail(t, KL_ERR_ARGUMENT, "%s: a text has at most %d bytes", op, INSPECT_TEXT);
+    if (!describe(t, op, "operand 1", x, &v))
         return t->last.code;
     if (*kl_layer_name(x)) { /* the elements printed are those of a plain tensor */
         if (!compose_begin_on(t, NULL))
-            return fail(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
-        kl_status status = inspect_look(site, op, name, kl_dense_at(site, x), text);
+            return fail(t, KL_ERR_MEMORY, "%s: out of memory", op);
+        kl_status status = inspect_look(op, name, kl_dense(x), text);
         compose_end_all(t, NULL, 0);
         return status;
     }
     if (device_index(v.device) == DEVICE_META)
-        return fail(t, site, KL_ERR_DEVICE, "%s: " META_HAS_NO_DATA, op);
+        return fail(t, KL_ERR_DEVICE, "%s: " META_HAS_NO_DATA, op);
     if (!strcmp(name, INSPECT_ASSERT) && v.dtype != KL_BOOL)
-        return fail(t, site, KL_ERR_TYPE, "%s: the condition is %s, not bool", op, dtype_name(v.dtype));
-    return t->tracing ? record_look(t, site, op, name, x, text) : look_now(t, site, op, name, x, text);
+        return fail(t, KL_ERR_TYPE, "%s: the condition is %s, not bool", op, dtype_name(v.dtype));
+    return t->tracing ? record_look(t, op, name, x, text) : look_now(t, op, name, x, text);
 }
 
-kl_tensor kl_print_at(const kl_site *site, kl_tensor x, const char *label)
+kl_tensor kl_print(kl_tensor x, const char *label)
 {
-    return inspect_look(site, "print", INSPECT_PRINT, x, label) ? op_failed() : x;
+    return inspect_look("print", INSPECT_PRINT, x, label) ? op_failed() : x;
 }
 
-kl_status kl_assert_at(const kl_site *site, kl_tensor condition, const char *message)
+kl_status kl_assert(kl_tensor condition, const char *message)
 {
-    return inspect_look(site, "assert", INSPECT_ASSERT, condition, message);
+    return inspect_look("assert", INSPECT_ASSERT, condition, message);
 }
 
 void kl_set_print(void (*print)(void *ctx, const char *line), void *ctx)

@@ -4,31 +4,40 @@
 #include <stdarg.h>
 #include <string.h>
 
-static void set_last(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
+/* Removes what the text begins with, if that is `prefix` of n bytes. */
+static void drop_prefix(char *text, const char *prefix, size_t n)
 {
-    char *p = t->last.msg, *end = p + sizeof t->last.msg;
+    if (n && !strncmp(text, prefix, n))
+        memmove(text, text + n, strlen(text + n) + 1);
+}
+
+static void set_last(struct thread *t, kl_status code, const char *fmt, va_list ap)
+{
+    char *p = t->last.msg, *end = p + sizeof t->last.msg, line[420] = "";
+    const kl_site *site = t->site;
     t->last.code = code;
-    p[0] = 0;
     if (site && site->file)
-        p += snprintf(p, (size_t)(end - p) / 2, "%.400s:%d: ", site->file, site->line);
+        snprintf(line, sizeof line, "%.400s:%d: ", site->file, site->line);
+    p += snprintf(p, (size_t)(end - p) / 2, "%s", line);
     if (*name_scope_path(t))
         p += snprintf(p, (size_t)(end - p) / 2, "%s: ", name_scope_path(t));
     if (t->composite)
         p += snprintf(p, (size_t)(end - p) / 2, "%s: ", t->composite);
     format_text_v(p, (size_t)(end - p), fmt, ap);
+    drop_prefix(p, line, strlen(line)); /* of an error that is reported once more */
     size_t n = t->composite ? strlen(t->composite) : 0;
     if (n && !strncmp(p, t->composite, n) && !strncmp(p + n, ": ", 2))
         memmove(p, p + n + 2, strlen(p + n + 2) + 1); /* keeps the name once */
     if (code == KL_ERR_SHAPE || code == KL_ERR_TYPE || code == KL_ERR_DEVICE)
-        operands_add_names(t, site, p, (size_t)(end - p));
+        operands_add_names(t, p, (size_t)(end - p));
     log_message(KL_LOG_ERROR, t->last.msg);
 }
 
-kl_status report(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+kl_status report(struct thread *t, kl_status code, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    set_last(t, site, code, fmt, ap);
+    set_last(t, code, fmt, ap);
     va_end(ap);
     return code;
 }
@@ -36,28 +45,28 @@ kl_status report(struct thread *t, const kl_site *site, kl_status code, const ch
 kl_status report_err(const struct err *e)
 {
     struct thread *t = thread_self();
-    return t ? report(t, NULL, e->code, "%s", e->msg) : KL_ERR_MEMORY;
+    return t ? report(t, e->code, "%s", e->msg) : KL_ERR_MEMORY;
 }
 
 /* Records an error of the thread and of its trace; a failed trace keeps its first error. */
-kl_status fail_with(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
+kl_status fail_with(struct thread *t, kl_status code, const char *fmt, va_list ap)
 {
     if (!t)
         return KL_ERR_MEMORY;
     struct trace *tr = thread_trace(t);
     if (tr && tr->err.code)
         return tr->err.code;
-    set_last(t, site, code, fmt, ap);
+    set_last(t, code, fmt, ap);
     if (tr)
         trace_error(t);
     return code;
 }
 
-kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+kl_status fail(struct thread *t, kl_status code, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    code = fail_with(t, site, code, fmt, ap);
+    code = fail_with(t, code, fmt, ap);
     va_end(ap);
     return code;
 }
@@ -76,11 +85,11 @@ const char *bad_count_text(const struct named_count *bad, char *text, size_t siz
     return text;
 }
 
-bool counts_valid(struct thread *t, const kl_site *site, const char *op, const struct named_count *counts)
+bool counts_valid(struct thread *t, const char *op, const struct named_count *counts)
 {
     char text[80];
     const struct named_count *bad = first_bad_count(counts);
-    return !bad || fail(t, site, KL_ERR_ARGUMENT, "%s: %s", op, bad_count_text(bad, text, sizeof text)) == KL_OK;
+    return !bad || fail(t, KL_ERR_ARGUMENT, "%s: %s", op, bad_count_text(bad, text, sizeof text)) == KL_OK;
 }
 
 /* In a failed trace all poison is one handle; outside of traces the caller of each function releases its handle. */
@@ -117,16 +126,16 @@ kl_tensor poison(struct thread *t)
     return h;
 }
 
-kl_tensor refuse(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+kl_tensor refuse(struct thread *t, kl_status code, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    fail_with(t, site, code, fmt, ap);
+    fail_with(t, code, fmt, ap);
     va_end(ap);
     return poison(t);
 }
 
-kl_status kl_fail_at(const kl_site *site, kl_status code, const char *message)
+kl_status kl_fail(kl_status code, const char *message)
 {
     struct thread *t = thread_self();
     if (!t)
@@ -138,8 +147,8 @@ kl_status kl_fail_at(const kl_site *site, kl_status code, const char *message)
     char copy[sizeof t->last.msg]; /* `message` may point into t->last */
     snprintf(copy, sizeof copy, "%s", message ? message : "");
     if (!more)
-        return fail(t, site, code, "%s", copy);
-    report(t, site, code, "%s", copy);
+        return fail(t, code, "%s", copy);
+    report(t, code, "%s", copy);
     tr->err = t->last;
     return code;
 }

@@ -141,8 +141,8 @@ struct operands_seen {
 };
 struct thread {
     struct err last;             /* kl_last_error */
-    /* The line of the user's call that is running, of a function that passes none on (kl_NAME_at of <kiln/train> sets
-     * it): plain calls inside of it, and errors, have it.  NULL: none is known. */
+    /* Where the user made the call that is running (kl_NAME_at sets it), or what kl_set_call_site has set: nodes and
+     * errors have it.  NULL: no line is known. */
     const kl_site *site;
     struct operands_seen seen;
     struct name_scopes *names;   /* the open scopes of names, allocated when first used; or NULL */
@@ -162,7 +162,7 @@ struct thread {
     const char *composite;       /* the outermost composite being recorded, for messages */
     unsigned depth;              /* number of open composites */
     /* by open composite: the dtype to which its result is rounded, KL_DTYPE_COUNT: none (nn/widen.c) */
-    struct narrow { unsigned dtype; const kl_site *site; } *narrow;
+    struct narrow { unsigned dtype; } *narrow;
     uint32_t narrow_cap;
     unsigned no_grad;            /* open no_grad blocks */
     /* the blocks that were open when the open trace, function of the user's or suspension began: it cannot end them */
@@ -190,8 +190,7 @@ struct thread {
 };
 enum { KERNELS_DEEPEST = 200 };                   /* nesting depth at which kernels are taken to recurse without end */
 struct thread *thread_self(void);                 /* NULL: out of memory */
-const kl_site *thread_site(void);
-/* Around a function that is called with its line: thread_site() is `site` meanwhile.  The results are for
+/* Around a function that is called with its line: the thread's call site is `site` meanwhile.  The results are for
  * call_end.  NULL: out of memory, which the function reports. */
 static inline struct thread *call_begin(const kl_site *site, const kl_site **outer)
 {
@@ -250,32 +249,32 @@ void name_scopes_free(struct thread *t);
 uint32_t name_scope_depth(const struct thread *t);
 void name_scopes_end(struct thread *t, uint32_t depth);
 /* Notes that a call looks at a tensor. */
-static inline void operand_seen(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+static inline void operand_seen(struct thread *t, const char *op, kl_tensor h)
 {
     struct operands_seen *s = &t->seen;
-    if (s->op != op || s->site != site)
-        *s = (struct operands_seen){.site = site, .op = op};
+    if (s->op != op || s->site != t->site)
+        *s = (struct operands_seen){.site = t->site, .op = op};
     s->id[s->n++ % (sizeof s->id / sizeof *s->id)] = h.id;
 }
 /* Adds the names of the tensors that the failing call has looked at to its message, where it shows their shapes. */
-void operands_add_names(struct thread *t, const kl_site *site, char *message, size_t size);
+void operands_add_names(struct thread *t, char *message, size_t size);
 
 /* ---- error.c ---- */
 /* Sets the thread's last error to "file:line: [composite: ]message"; returns code. */
-kl_status report(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-/* The same for an error without a call site. */
+kl_status report(struct thread *t, kl_status code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The same for an error of a function in struct err. */
 kl_status report_err(const struct err *e);
 /* The same, and the open trace fails. */
-kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-kl_status fail_with(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
-    __attribute__((format(printf, 4, 0)));
+kl_status fail(struct thread *t, kl_status code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+kl_status fail_with(struct thread *t, kl_status code, const char *fmt, va_list ap)
+    __attribute__((format(printf, 3, 0)));
 /* A number of list elements that a caller passes, by the argument's name. */
 struct named_count { const char *name; int64_t n; };
 #define COUNTS(...) (const struct named_count[]){__VA_ARGS__, {NULL, 0}}
 /* Whether all of them, up to the first without a name, are 0 to INT32_MAX; if not, the call fails with ARGUMENT. */
-bool counts_valid(struct thread *t, const kl_site *site, const char *op, const struct named_count *counts);
+bool counts_valid(struct thread *t, const char *op, const struct named_count *counts);
 /* The first that is not, or NULL; and what is wrong with it, into text. */
 const struct named_count *first_bad_count(const struct named_count *counts);
 const char *bad_count_text(const struct named_count *bad, char *text, size_t size);
@@ -284,7 +283,7 @@ static inline uint32_t count_or_none(int64_t n) { return n > 0 && n <= INT32_MAX
 /* A poison handle with the thread's last error. */
 kl_tensor poison(struct thread *t);
 /* fail() and poison() in one. */
-kl_tensor refuse(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+kl_tensor refuse(struct thread *t, kl_status code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -5,10 +5,10 @@
 
 /* In a trace only values from before it can be read: others are computed at its end.  This holds while it is suspended,
  * and in the functions that it records. */
-static bool read_is_allowed(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+static bool read_is_allowed(struct thread *t, const char *op, kl_tensor h)
 {
     struct trace *tr = t->trace;
-    if (region_refuses(t, site, op))
+    if (region_refuses(t, op))
         return false;
     struct err e;
     e.code = KL_OK;
@@ -30,14 +30,14 @@ static bool read_is_allowed(struct thread *t, const kl_site *site, const char *o
         err_set(&e, KL_ERR_HANDLE, "the tensor is stale: it was released earlier in this trace");
     }
     if (e.code)
-        fail(t, site, e.code, "%s: %s", op, e.msg);
+        fail(t, e.code, "%s: %s", op, e.msg);
     return e.code == KL_OK;
 }
 
 /* The value, with a reference; NULL: failed. */
-static struct buffer *value_of(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+static struct buffer *value_of(struct thread *t, const char *op, kl_tensor h)
 {
-    if (!read_is_allowed(t, site, op, h))
+    if (!read_is_allowed(t, op, h))
         return NULL;
     struct buffer *b = NULL;
     struct err e;
@@ -56,52 +56,52 @@ static struct buffer *value_of(struct thread *t, const kl_site *site, const char
     }
     front_unlock();
     if (!b)
-        fail(t, site, e.code, "%s: %s", op, e.msg);
+        fail(t, e.code, "%s: %s", op, e.msg);
     return b;
 }
 
-static kl_status read_value(const kl_site *site, const char *op, kl_tensor h, void *data, size_t bytes)
+static kl_status read_value(const char *op, kl_tensor h, void *data, size_t bytes)
 {
     struct thread *t = thread_self();
     struct view v;
     if (!t)
         return KL_ERR_MEMORY;
-    if (!describe(t, site, op, "the tensor", h, &v))
+    if (!describe(t, op, "the tensor", h, &v))
         return t->tracing ? t->trace->err.code : t->last.code;
     kl_tensor part[WRAPPER_PARTS];
     uint32_t n;
     if (wrapper_parts(h, part, &n)) {
         if (!compose_begin_on(t, NULL))
-            return report(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
-        kl_status status = read_value(site, op, kl_dense_at(site, h), data, bytes);
+            return report(t, KL_ERR_MEMORY, "%s: out of memory", op);
+        kl_status status = read_value(op, kl_dense(h), data, bytes);
         compose_end_all(t, NULL, 0);
         return status;
     }
     size_t size = (size_t)shape_count(&v.shape) * dtype_size(v.dtype);
     char text[SHAPE_TEXT];
     if (device_index(v.device) == DEVICE_META)
-        return fail(t, site, KL_ERR_DEVICE, "%s: " META_HAS_NO_DATA, op);
+        return fail(t, KL_ERR_DEVICE, "%s: " META_HAS_NO_DATA, op);
     if (bytes != size)
-        return fail(t, site, KL_ERR_ARGUMENT, "%s: %s%s has %zu bytes, not %zu", op, dtype_name(v.dtype),
+        return fail(t, KL_ERR_ARGUMENT, "%s: %s%s has %zu bytes, not %zu", op, dtype_name(v.dtype),
                     shape_text(&v.shape, text, sizeof text), size, bytes);
     if (!data && bytes)
-        return fail(t, site, KL_ERR_ARGUMENT, "%s: data is NULL", op);
+        return fail(t, KL_ERR_ARGUMENT, "%s: data is NULL", op);
     int64_t began = span_begin();
-    struct buffer *b = value_of(t, site, op, h);
+    struct buffer *b = value_of(t, op, h);
     struct err e;
     e.code = KL_OK;
-    bool ok = b && (buffer_read(b, data, bytes, &e) || fail(t, site, e.code, "%s: %s", op, e.msg) == KL_OK);
+    bool ok = b && (buffer_read(b, data, bytes, &e) || fail(t, e.code, "%s: %s", op, e.msg) == KL_OK);
     buffer_unref(b);
     span_end(SPAN_READ, op, began);
     return ok ? KL_OK : t->last.code;
 }
 
-kl_status kl_read_at(const kl_site *site, kl_tensor h, void *data, size_t bytes)
+kl_status kl_read(kl_tensor h, void *data, size_t bytes)
 {
-    return read_value(site, "read", h, data, bytes);
+    return read_value("read", h, data, bytes);
 }
 
-kl_memory_hold *kl_memory_of_at(const kl_site *site, kl_tensor h, void **address)
+kl_memory_hold *kl_memory_of(kl_tensor h, void **address)
 {
     struct thread *t = thread_self();
     struct view v;
@@ -109,14 +109,14 @@ kl_memory_hold *kl_memory_of_at(const kl_site *site, kl_tensor h, void **address
     uint32_t n;
     struct err e;
     e.code = KL_OK;
-    if (!t || !describe(t, site, "memory_of", "the tensor", h, &v))
+    if (!t || !describe(t, "memory_of", "the tensor", h, &v))
         return NULL;
     if (wrapper_parts(h, part, &n) || device_index(v.device) == DEVICE_META)
-        return fail(t, site, KL_ERR_TYPE, "memory_of: the tensor has no memory of its own, or is not dense"), NULL;
-    struct buffer *b = value_of(t, site, "memory_of", h);
+        return fail(t, KL_ERR_TYPE, "memory_of: the tensor has no memory of its own, or is not dense"), NULL;
+    struct buffer *b = value_of(t, "memory_of", h);
     struct accelerator *a = b ? accelerator_get((int)b->device) : NULL;
     if (a && !accelerator_finish(a, &e)) {
-        fail(t, site, e.code, "memory_of: %s", e.msg);
+        fail(t, e.code, "memory_of: %s", e.msg);
         buffer_unref(b);
         return NULL;
     }
@@ -128,43 +128,43 @@ kl_memory_hold *kl_memory_of_at(const kl_site *site, kl_tensor h, void **address
 void kl_memory_release(kl_memory_hold *hold) { buffer_unref((struct buffer *)hold); }
 
 /* The bits of the only element; *dtype: its dtype. */
-static bool read_item(const kl_site *site, const char *op, kl_tensor h, uint64_t *bits, unsigned *dtype)
+static bool read_item(const char *op, kl_tensor h, uint64_t *bits, unsigned *dtype)
 {
     struct thread *t = thread_self();
     struct view v;
-    if (!t || !describe(t, site, op, "the tensor", h, &v))
+    if (!t || !describe(t, op, "the tensor", h, &v))
         return false;
     if (shape_count(&v.shape) != 1) {
         char text[SHAPE_TEXT];
-        fail(t, site, KL_ERR_SHAPE, "%s: %s%s does not have one element", op, dtype_name(v.dtype),
+        fail(t, KL_ERR_SHAPE, "%s: %s%s does not have one element", op, dtype_name(v.dtype),
              shape_text(&v.shape, text, sizeof text));
         return false;
     }
     *dtype = v.dtype;
     *bits = 0;
-    return read_value(site, op, h, bits, dtype_size(v.dtype)) == KL_OK;
+    return read_value(op, h, bits, dtype_size(v.dtype)) == KL_OK;
 }
 
-double kl_item_f64_at(const kl_site *site, kl_tensor h)
+double kl_item_f64(kl_tensor h)
 {
     uint64_t bits;
     unsigned dtype;
-    return read_item(site, "item_f64", h, &bits, &dtype) ? dtype_value(dtype, bits) : (double)NAN;
+    return read_item("item_f64", h, &bits, &dtype) ? dtype_value(dtype, bits) : (double)NAN;
 }
 
-float kl_item_f32_at(const kl_site *site, kl_tensor h)
+float kl_item_f32(kl_tensor h)
 {
     uint64_t bits;
     unsigned dtype;
-    return read_item(site, "item_f32", h, &bits, &dtype) ? (float)dtype_value(dtype, bits) : NAN;
+    return read_item("item_f32", h, &bits, &dtype) ? (float)dtype_value(dtype, bits) : NAN;
 }
 
-int64_t kl_item_i64_at(const kl_site *site, kl_tensor h)
+int64_t kl_item_i64(kl_tensor h)
 {
     uint64_t bits;
     unsigned dtype;
     int64_t v = 0;
-    if (read_item(site, "item_i64", h, &bits, &dtype))
+    if (read_item("item_i64", h, &bits, &dtype))
         scalar_cast(&v, KL_I64, &bits, dtype, 1);
     return v;
 }

@@ -429,8 +429,8 @@ static void fail_call(struct record_step *s)
     } else {
         s->t->seen.n = 0;
         for (unsigned i = 0; i < call_operands(c); i++)
-            operand_seen(s->t, c->site, c->op, c->in[i]);
-        fail(s->t, c->site, s->e.code, "%s: %s", c->op, s->e.msg);
+            operand_seen(s->t, c->op, c->in[i]);
+        fail(s->t, s->e.code, "%s: %s", c->op, s->e.msg);
     }
 }
 
@@ -491,23 +491,39 @@ static kl_tensor record_dispatch(struct thread *t, struct call *c)
     return call_for_node(&call, t, c, own, keys, dev);
 }
 
-kl_tensor record(struct call *c)
+static inline kl_tensor record_on(struct thread *t, struct call *c)
 {
-    struct thread *t = thread_self();
-    kl_tensor h = kl_none;
-    if (t && t->names)
-        c->site = name_scope_site(t, c->site);
-    if (t && t->tracing && t->trace->err.code)
+    kl_tensor h;
+    c->site = t->names ? name_scope_site(t, t->site) : t->site;
+    if (t->tracing && t->trace->err.code)
         h = t->trace->poison; /* silent: the first failure is kept */
-    else if (t && t->tracing && t->trace->region && (c->proto.op == OP_input || c->proto.op == OP_slot))
+    else if (t->tracing && t->trace->region && (c->proto.op == OP_input || c->proto.op == OP_slot))
         return region_leaf(t, c);
-    else if (t)
+    else
         h = record_dispatch(t, c);
     buffer_unref(c->data);
     return h;
 }
 
-bool describe(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, struct view *v)
+kl_tensor record(struct call *c)
+{
+    struct thread *t = thread_self();
+    if (t)
+        return record_on(t, c);
+    buffer_unref(c->data);
+    return kl_none;
+}
+
+kl_tensor record_at(const kl_site *site, struct call *c)
+{
+    const kl_site *outer;
+    struct thread *t = call_begin(site, &outer);
+    kl_tensor h = t ? record_on(t, c) : kl_none;
+    call_end(t, outer);
+    return h;
+}
+
+bool describe(struct thread *t, const char *op, const char *what, kl_tensor h, struct view *v)
 {
     struct trace *tr = thread_trace(t);
     if (tr && tr->err.code && !trace_is_refused(t)) /* values can be read in one that could not begin */
@@ -519,7 +535,7 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
         const struct graph *g = x->trace->r.g;
         const struct node *n = node_at(g, x->node);
         *v = (struct view){n->dtype, g->shape[n->shape], entry_device(x)};
-        operand_seen(t, site, op, h);
+        operand_seen(t, op, h);
         return true;
     }
     if (x && x->kind == KIND_TEMP) {
@@ -531,9 +547,9 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
         return false;
     } else if (x) {
         *v = (struct view){x->dtype, x->shape, entry_device(x)};
-        operand_seen(t, site, op, h);
+        operand_seen(t, op, h);
         return true;
     }
-    fail(t, site, e.code, "%s: %s", op, e.msg);
+    fail(t, e.code, "%s: %s", op, e.msg);
     return false;
 }

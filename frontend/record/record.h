@@ -21,7 +21,7 @@ struct symbolic {
 };
 /* A call of an op.  For op input, `data` is always consumed. */
 struct call {
-    const kl_site *site;
+    const kl_site *site;         /* filled in by record() */
     const char *op;              /* its name in messages */
     struct node proto;           /* op; dtype, attributes and flags where the op has them; nin where it varies */
     kl_tensor in[MAX_OPERANDS];
@@ -35,6 +35,8 @@ struct call {
     const struct symbolic *symbolic; /* or NULL */
     bool failed;                 /* record_node has returned a poison handle */
 };
+/* The same at this call site, and not the thread's. */
+kl_tensor record_at(const kl_site *site, struct call *c);
 kl_tensor record(struct call *c); /* dispatches the call; record_node is the kernel at the end of most tables: */
 /* `found` has its operands' entries, or is NULL */
 kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *found);
@@ -47,7 +49,7 @@ struct view {
     struct shape shape;
     kl_device device;
 };
-bool describe(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, struct view *v);
+bool describe(struct thread *t, const char *op, const char *what, kl_tensor h, struct view *v);
 bool recording_input(struct recording *r, uint32_t ordinal, struct buffer *b); /* takes over the reference */
 bool recording_slot(struct recording *r, uint32_t ordinal, uint64_t bits);
 /* ---- symbol.c: symbolic lengths ---- */

@@ -27,11 +27,11 @@ void region_recorder_free(struct region_recorder *c)
     graph_free(c->empty); /* set if there was no memory for a region */
 }
 
-bool region_refuses(struct thread *t, const kl_site *site, const char *op)
+bool region_refuses(struct thread *t, const char *op)
 {
     if (!t->tracing || !t->trace->region)
         return false;
-    fail(t, site, KL_ERR_TRACE, "%s: not inside of a function that %s records", op, t->trace->region);
+    fail(t, KL_ERR_TRACE, "%s: not inside of a function that %s records", op, t->trace->region);
     return true;
 }
 
@@ -84,7 +84,7 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
         kl_tensor inside = r ? handle_of_node(t, tr, r, x->ad, &e) : kl_none;
         if (inside.id)
             return inside;
-        return refuse(t, c->site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->op, e.code ? e.msg : "out of memory");
+        return refuse(t, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->op, e.code ? e.msg : "out of memory");
     }
     trace_error(t); /* sets the thread's last error */
     if (x && !tr->outer)
@@ -96,42 +96,42 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
 
 static bool record_region_no_memory(struct region_recorder *c)
 {
-    return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK;
+    return fail(c->t, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK;
 }
 
-static kl_tensor token_on(struct thread *t, const kl_site *site, kl_tensor token, kl_device d)
+static kl_tensor token_on(struct thread *t, kl_tensor token, kl_device d)
 {
     struct view v;
-    if (!describe(t, site, "token", "the token", token, &v))
+    if (!describe(t, "token", "the token", token, &v))
         return kl_none;
     entry_peek(token)->ad = device_ad(d); /* it has the same autodiff device as x */
     v.device = entry_device(entry_peek(token));
-    token = v.device.id == d.id ? token : kl_to_at(site, token, d);
+    token = v.device.id == d.id ? token : kl_to(token, d);
     return t->trace->err.code ? kl_none : token;
 }
 
 /* The open trace's token on d; it is made if there is none. */
-static kl_tensor token_here(struct thread *t, const kl_site *site, kl_device d)
+static kl_tensor token_here(struct thread *t, kl_device d)
 {
     struct trace *tr = t->trace;
     if (!tr->token.id && tr->outer) {
         record_region_leave(t, tr);
-        tr->entry = token_here(t, site, d);
+        tr->entry = token_here(t, d);
         record_region_enter(t, tr);
         tr->token = tr->entry;
         if (!tr->entry.id)
             trace_error(t);
     } else if (!tr->token.id) {
-        tr->token = kl_zeros_at(site, d, KL_U8, 0, NULL);
+        tr->token = kl_zeros(d, KL_U8, 0, NULL);
     }
     if (!tr->err.code)
-        tr->token = token_on(t, site, tr->token, d);
+        tr->token = token_on(t, tr->token, d);
     return tr->err.code ? kl_none : tr->token;
 }
 
-kl_tensor region_token(struct thread *t, const kl_site *site, kl_device d)
+kl_tensor region_token(struct thread *t, kl_device d)
 {
-    return t->trace->token.id || t->trace->outer ? token_here(t, site, d) : kl_none;
+    return t->trace->token.id || t->trace->outer ? token_here(t, d) : kl_none;
 }
 
 /* The region's last token, on the op's device. */
@@ -145,9 +145,9 @@ static bool end_tokens(struct region_recorder *c, struct trace *tr, struct regio
         c->entry = tr->entry;
     if (!tr->token.id || tr->token.id == c->entry.id)
         return true;
-    if (!describe(c->t, c->site, c->op, "the token", c->entry, &v))
+    if (!describe(c->t, c->op, "the token", c->entry, &v))
         return false;
-    kl_tensor last = token_on(c->t, c->site, tr->token, v.device);
+    kl_tensor last = token_on(c->t, tr->token, v.device);
     out->token = last.id ? node_of_handle(tr, last, "the token", &e) : NIL;
     return out->token || (tr->err.code ? false : record_region_no_memory(c));
 }
@@ -211,18 +211,18 @@ static bool add_results(struct region_recorder *c, struct trace *tr, const char 
         e.code = KL_OK;
         snprintf(what, sizeof what, "result %u", i);
         if (!out[i].id)
-            return fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: %s of %s was not set", c->op, what, name) == KL_OK;
+            return fail(c->t, KL_ERR_ARGUMENT, "%s: %s of %s was not set", c->op, what, name) == KL_OK;
         ref r = node_of_handle(tr, out[i], what, &e);
         kl_device device = r ? entry_device(entry_peek(out[i])) : c->device;
         if (!c->device.id)
             c->device = device;
         if (r && device.id != c->device.id)
-            return fail(c->t, c->site, KL_ERR_DEVICE, "%s: %s of %s is on device %s, the op on %s", c->op, what, name,
+            return fail(c->t, KL_ERR_DEVICE, "%s: %s of %s is on device %s, the op on %s", c->op, what, name,
                         kl_device_name(device), kl_device_name(c->device)) == KL_OK;
         if (!r && !e.code)
             take_graph_error(tr->r.g, "", &e);
         if (!r)
-            return fail(c->t, c->site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s: %s", c->op, name,
+            return fail(c->t, e.code ? e.code : KL_ERR_MEMORY, "%s: %s: %s", c->op, name,
                         e.code ? e.msg : "out of memory") == KL_OK;
         tr->output[i] = (struct output){.kind = OUT_RETURN, .value = r};
     }
@@ -236,9 +236,9 @@ static bool record_region_body(struct region_recorder *c, struct trace *tr, cons
     kl_status status = fn(c->ctx, in, nin, out, nout);
     const char *open = blocks_end_open(c->t);
     if (status && !tr->err.code)
-        fail(c->t, c->site, status, "%s: %s failed: %s", c->op, name, status_name(status));
+        fail(c->t, status, "%s: %s failed: %s", c->op, name, status_name(status));
     if (open && !status)
-        fail(c->t, c->site, KL_ERR_TRACE, "%s: %s returned without %s", c->op, name, open);
+        fail(c->t, KL_ERR_TRACE, "%s: %s returned without %s", c->op, name, open);
     if (tr->err.code || !end_tokens(c, tr, region) || !add_results(c, tr, name, out, nout))
         return false;
     for (uint32_t i = c->captured.n; i < tr->nbound; i++)
@@ -282,8 +282,7 @@ static unsigned regions_open(const struct thread *t, bool batched)
 static bool too_deep(struct region_recorder *c)
 {
     return regions_open(c->t, c->unlogged) >= MAX_REGION_DEPTH &&
-           fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: regions in regions are more than %d deep", c->op,
-                MAX_REGION_DEPTH);
+           fail(c->t, KL_ERR_ARGUMENT, "%s: regions in regions are more than %d deep", c->op, MAX_REGION_DEPTH);
 }
 
 static void save_frame(struct region_recorder *c, struct trace *tr, kl_tensor *in, const void *stack)

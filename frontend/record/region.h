@@ -40,7 +40,7 @@ void regions_leave(struct thread *t, const void *stack);
 
 /* ---- control.c ---- */
 /* kl_custom_grad with another name in messages. */
-kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
+kl_status record_custom_grad(const char *op, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
                              uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
 /* A custom op with its attributes and the types of its results. */
 struct custom_use {
@@ -51,7 +51,7 @@ struct custom_use {
     const kl_type *type;
 };
 /* Records its node; `op` is its name in messages. */
-kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,
+kl_status record_custom(const char *op, const struct custom_use *use, uint32_t nin,
                         const kl_tensor *in, uint32_t nout, kl_tensor *out);
 /* Appends the op to another graph, with its operands there, then its results; NIL: g->err, it prints or checks values,
  * or out of memory. */
@@ -61,19 +61,19 @@ kl_status record_region(struct control *c);
 /* records a custom op that another op's function computes */
 kl_status record_with(struct control *c, const struct custom_op *op);
 /* The same for a call by name, without attributes. */
-kl_status record_custom_by(const kl_site *site, const char *name, const struct custom_op *op, uint32_t nin,
+kl_status record_custom_by(const char *name, const struct custom_op *op, uint32_t nin,
                            const kl_tensor *in, uint32_t nout, kl_tensor *out);
 /* Reports that `op` is not allowed in a region, if one is open, and returns true. */
-bool region_refuses(struct thread *t, const kl_site *site, const char *op);
+bool region_refuses(struct thread *t, const char *op);
 /* Records an input or a slot outside of the open region and captures it. */
 kl_tensor region_leaf(struct thread *t, struct call *c);
 /* The token that the open trace's next kl_print or kl_assert on device d must follow; in a region that has none yet,
  * the enclosing one's. kl_none: there is none, or an error was reported. */
-kl_tensor region_token(struct thread *t, const kl_site *site, kl_device d);
+kl_tensor region_token(struct thread *t, kl_device d);
 
 /* ---- effects.c: kl_print and kl_assert in regions ---- */
 /* Reports that kl_print and kl_assert are not allowed where such a function is recorded, and returns true. */
-bool effects_reject_in_region(struct thread *t, const kl_site *site, const char *op);
+bool effects_reject_in_region(struct thread *t, const char *op);
 /* The token's current position among a region op's operands, and its final one, which is not after it. */
 struct effects { uint32_t from, to; };
 void effects_move_operand(const struct effects *f, ref *in);

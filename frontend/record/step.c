@@ -121,13 +121,13 @@ static kl_step *step_freeze(struct trace *tr, uint32_t n, const kl_tensor *in, s
     return NULL;
 }
 
-kl_step *kl_trace_end_step_at(const kl_site *site, int64_t n, const kl_tensor *in)
+kl_step *kl_trace_end_step(int64_t n, const kl_tensor *in)
 {
     struct thread *t = thread_self();
-    if (!t || region_refuses(t, site, "trace_end_step"))
+    if (!t || region_refuses(t, "trace_end_step"))
         return NULL;
     if (!t->tracing) {
-        report(t, site, KL_ERR_TRACE, "trace_end_step: no trace is open");
+        report(t, KL_ERR_TRACE, "trace_end_step: no trace is open");
         return NULL;
     }
     struct trace *tr = t->trace;
@@ -137,12 +137,12 @@ kl_step *kl_trace_end_step_at(const kl_site *site, int64_t n, const kl_tensor *i
     span_end(SPAN_RECORD, tr->r.g->name, tr->began);
     if (tr->err.code)
         t->last = tr->err;
-    else if (!counts_valid(t, site, "trace_end_step", COUNTS({"ninputs", n})))
+    else if (!counts_valid(t, "trace_end_step", COUNTS({"ninputs", n})))
         ;
     else if (n && !in)
-        report(t, site, KL_ERR_ARGUMENT, "trace_end_step: %" PRId64 " inputs at NULL", n);
+        report(t, KL_ERR_ARGUMENT, "trace_end_step: %" PRId64 " inputs at NULL", n);
     else if (!(s = step_freeze(tr, (uint32_t)n, in, &e)))
-        report(t, site, e.code, "trace_end_step: trace \"%s\": %s", tr->r.g->name, e.msg);
+        report(t, e.code, "trace_end_step: trace \"%s\": %s", tr->r.g->name, e.msg);
     if (!s)
         tr->err = t->last;
     trace_drop(t);
@@ -362,21 +362,20 @@ static bool counts_fit(const kl_step *s, int64_t n, const kl_tensor *in, int64_t
     return true;
 }
 
-kl_status kl_step_run_at(const kl_site *site, const kl_step *s, int64_t n, const kl_tensor *in, int64_t nslots,
-                         const kl_slot *slots, int64_t nout, kl_tensor *out)
+kl_status kl_step_run(const kl_step *s, int64_t n, const kl_tensor *in, int64_t nslots,
+                      const kl_slot *slots, int64_t nout, kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     for (uint32_t i = 0; out && i < count_or_none(nout); i++)
         out[i] = kl_none;
-    if (region_refuses(t, site, "step_run"))
+    if (region_refuses(t, "step_run"))
         return KL_ERR_TRACE;
     if (!s)
-        return fail(t, site, KL_ERR_ARGUMENT, "step_run: no step");
+        return fail(t, KL_ERR_ARGUMENT, "step_run: no step");
     if (t->tracing)
-        return fail(t, site, KL_ERR_TRACE, "step_run: step \"%s\": trace \"%s\" is open", s->g->name,
-                    t->trace->r.g->name);
+        return fail(t, KL_ERR_TRACE, "step_run: step \"%s\": trace \"%s\" is open", s->g->name, t->trace->r.g->name);
     struct err e;
     e.code = KL_OK;
     struct step_run r = {.s = s};
@@ -387,5 +386,5 @@ kl_status kl_step_run_at(const kl_site *site, const kl_step *s, int64_t n, const
               set_slots(&r, nslots, slots, &e) && step_execute(&r, in, out, &e);
     mem_free(room ? atomic_exchange(&((kl_step *)s)->room, room) : NULL);
     span_end(SPAN_STEP, s->g->name, began);
-    return ok ? KL_OK : report(t, site, e.code, "step_run: step \"%s\": %s", s->g->name, e.msg);
+    return ok ? KL_OK : report(t, e.code, "step_run: step \"%s\": %s", s->g->name, e.msg);
 }

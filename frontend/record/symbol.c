@@ -47,8 +47,7 @@ static int64_t add_length(const struct length *l)
     return ok ? -(int64_t)(FIRST_LENGTH + i) : INT64_MIN;
 }
 
-static int64_t new_length(const kl_site *site, const char *op, const char *name, int64_t low, int64_t high,
-                          int64_t multiple)
+static int64_t new_length(const char *op, const char *name, int64_t low, int64_t high, int64_t multiple)
 {
     struct thread *t = thread_self();
     struct length l = {.low = low, .high = high, .multiple = multiple};
@@ -68,27 +67,27 @@ static int64_t new_length(const kl_site *site, const char *op, const char *name,
     }
     int64_t length = INT64_MIN;
     if (!scratch)
-        fail(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
+        fail(t, KL_ERR_MEMORY, "%s: out of memory", op);
     else if (!name)
-        fail(t, site, KL_ERR_ARGUMENT, "%s: name is NULL", op);
+        fail(t, KL_ERR_ARGUMENT, "%s: name is NULL", op);
     else if (!positive)
-        fail(t, site, KL_ERR_ARGUMENT, "%s: multiple_of is %" PRId64 ", not above 0", op, multiple);
+        fail(t, KL_ERR_ARGUMENT, "%s: multiple_of is %" PRId64 ", not above 0", op, multiple);
     else if (scratch->err.code)
-        fail(t, site, scratch->err.code, "%s: %s, got %" PRId64 "..%" PRId64, op, scratch->err.msg, low, high);
+        fail(t, scratch->err.code, "%s: %s, got %" PRId64 "..%" PRId64, op, scratch->err.msg, low, high);
     else if ((length = add_length(&l)) == INT64_MIN)
-        fail(t, site, KL_ERR_ARGUMENT, "%s: there are %d other lengths, or no memory", op, MAX_LENGTHS);
+        fail(t, KL_ERR_ARGUMENT, "%s: there are %d other lengths, or no memory", op, MAX_LENGTHS);
     graph_free(scratch);
     return length;
 }
 
-int64_t kl_symbol_at(const kl_site *site, const char *name, int64_t low, int64_t high)
+int64_t kl_symbol(const char *name, int64_t low, int64_t high)
 {
-    return new_length(site, "symbol", name, low, high, 1);
+    return new_length("symbol", name, low, high, 1);
 }
 
-int64_t kl_symbol_multiple_at(const kl_site *site, const char *name, int64_t low, int64_t high, int64_t multiple_of)
+int64_t kl_symbol_multiple(const char *name, int64_t low, int64_t high, int64_t multiple_of)
 {
-    return new_length(site, "symbol_multiple", name, low, high, multiple_of);
+    return new_length("symbol_multiple", name, low, high, multiple_of);
 }
 
 /* ---- lengths of a graph ---- */
@@ -163,72 +162,71 @@ static struct graph *open_graph(struct thread *t)
 }
 
 /* Both as lengths of the open trace; false: reported. */
-static bool lengths_of(struct thread *t, const kl_site *site, const char *op, int64_t *a, int64_t *b)
+static bool lengths_of(struct thread *t, const char *op, int64_t *a, int64_t *b)
 {
     struct graph *g = open_graph(t);
     struct shape s = {.rank = 2, .dim = {*a, *b}};
     struct err e = {.code = KL_OK};
     if (g && !symbolic_lengths(g, &s, false, &e)) {
-        fail(t, site, e.code, "%s: %s", op, e.msg);
+        fail(t, e.code, "%s: %s", op, e.msg);
         return false;
     }
     *a = s.dim[0];
     *b = s.dim[1];
     if (dim_exists(g, *a) && dim_exists(g, *b))
         return true;
-    fail(t, site, KL_ERR_SHAPE, "%s: %" PRId64 " is no length of the open trace", op, dim_exists(g, *a) ? *b : *a);
+    fail(t, KL_ERR_SHAPE, "%s: %" PRId64 " is no length of the open trace", op, dim_exists(g, *a) ? *b : *a);
     return false;
 }
 
-static int64_t length_result(struct thread *t, const kl_site *site, const char *op, int64_t a, int64_t b, bool ok,
-                             int64_t result)
+static int64_t length_result(struct thread *t, const char *op, int64_t a, int64_t b, bool ok, int64_t result)
 {
     char x[DIM_TEXT], y[DIM_TEXT], bounds[BOUNDS_TEXT];
     const struct graph *g = open_graph(t);
     const struct shape both = {.rank = 2, .dim = {a, b}};
     if (ok)
         return result;
-    fail(t, site, KL_ERR_SHAPE, "%s: of %s and %s it is no length: it may be negative or too long, or is no sum of "
+    fail(t, KL_ERR_SHAPE, "%s: of %s and %s it is no length: it may be negative or too long, or is no sum of "
          "products of at most two symbols%s", op, dim_text(g, a, x, sizeof x), dim_text(g, b, y, sizeof y),
          bounds_text(g, &both, bounds, sizeof bounds));
     return INT64_MIN;
 }
 
-static int64_t length_sum(const kl_site *site, const char *op, int64_t a, int64_t b, int64_t by)
+static int64_t length_sum(const char *op, int64_t a, int64_t b, int64_t by)
 {
     struct thread *t = thread_self();
     int64_t sum = 0;
-    if (!t || a == INT64_MIN || b == INT64_MIN || !lengths_of(t, site, op, &a, &b))
+    if (!t || a == INT64_MIN || b == INT64_MIN || !lengths_of(t, op, &a, &b))
         return INT64_MIN;
     bool ok = dims_sum(open_graph(t), 2, (struct scaled[]){{a, 1}, {b, by}}, 0, &sum);
-    return length_result(t, site, op, a, b, ok, sum);
+    return length_result(t, op, a, b, ok, sum);
 }
 
-int64_t kl_length_add_at(const kl_site *site, int64_t a, int64_t b) { return length_sum(site, "length_add", a, b, 1); }
-int64_t kl_length_sub_at(const kl_site *site, int64_t a, int64_t b) { return length_sum(site, "length_sub", a, b, -1); }
+int64_t kl_length_add(int64_t a, int64_t b) { return length_sum("length_add", a, b, 1); }
+int64_t kl_length_sub(int64_t a, int64_t b) { return length_sum("length_sub", a, b, -1); }
 
-int64_t kl_length_mul_at(const kl_site *site, int64_t a, int64_t b)
+int64_t kl_length_mul(int64_t a, int64_t b)
 {
     struct thread *t = thread_self();
     int64_t product = 0;
-    if (!t || a == INT64_MIN || b == INT64_MIN || !lengths_of(t, site, "length_mul", &a, &b))
+    if (!t || a == INT64_MIN || b == INT64_MIN || !lengths_of(t, "length_mul", &a, &b))
         return INT64_MIN;
     bool ok = dim_multiply(open_graph(t), a, b, &product);
-    return length_result(t, site, "length_mul", a, b, ok, product);
+    return length_result(t, "length_mul", a, b, ok, product);
 }
 
-int64_t kl_length_div_at(const kl_site *site, int64_t a, int64_t b)
+int64_t kl_length_div(int64_t a, int64_t b)
 {
     struct thread *t = thread_self();
     int64_t quotient = 0;
-    if (!t || a == INT64_MIN || b == INT64_MIN || !lengths_of(t, site, "length_div", &a, &b))
+    if (!t || a == INT64_MIN || b == INT64_MIN || !lengths_of(t, "length_div", &a, &b))
         return INT64_MIN;
     if (!b)
-        return fail(t, site, KL_ERR_ARGUMENT, "length_div: by 0"), INT64_MIN;
+        return fail(t, KL_ERR_ARGUMENT, "length_div: by 0"), INT64_MIN;
     struct graph *g = open_graph(t);
     const struct shape whole = {.rank = 1, .dim = {a}}, part = {.rank = 1, .dim = {b}};
     bool ok = b > 0 ? dim_divide(g, a, b, &quotient) : shape_rest(g, &whole, &part, &quotient);
-    return length_result(t, site, "length_div", a, b, ok, quotient);
+    return length_result(t, "length_div", a, b, ok, quotient);
 }
 
 bool kl_length_range(int64_t length, int64_t *low, int64_t *high)
@@ -240,20 +238,20 @@ bool kl_length_range(int64_t length, int64_t *low, int64_t *high)
     return t && (!g || symbolic_lengths(g, &s, false, &e)) && dim_range(g, s.dim[0], low, high);
 }
 
-kl_tensor kl_length_scalar_at(const kl_site *site, kl_device device, kl_dtype dtype, int64_t length)
+kl_tensor kl_length_scalar(kl_device device, kl_dtype dtype, int64_t length)
 {
     struct thread *t = thread_self();
     int64_t one = 1;
     if (!t || length >= 0)
-        return kl_const_at(site, device, dtype, (double)length);
-    if (length == INT64_MIN || !lengths_of(t, site, "length_scalar", &length, &one))
+        return kl_const(device, dtype, (double)length);
+    if (length == INT64_MIN || !lengths_of(t, "length_scalar", &length, &one))
         return poison(t);
-    kl_tensor like = kl_const_at(site, device, dtype, 0); /* checks the device and the dtype */
+    kl_tensor like = kl_const(device, dtype, 0); /* checks the device and the dtype */
     struct view v;
-    if (!describe(t, site, "length_scalar", "the result", like, &v))
+    if (!describe(t, "length_scalar", "the result", like, &v))
         return like;
     v.shape = (struct shape){.rank = 1, .dim = {length}};
-    return count_like(t, site, "length_scalar", &v, 1, 0);
+    return count_like(t, "length_scalar", &v, 1, 0);
 }
 
 /* ---- values ---- */
@@ -342,8 +340,8 @@ bool symbolic_values(const struct graph *g, const struct shape *actual, const in
 
 /* ---- inputs ---- */
 
-kl_tensor kl_input_symbolic_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *lengths,
-                               const int64_t *dims, const void *data)
+kl_tensor kl_input_symbolic(kl_device device, kl_dtype dtype, int rank, const int64_t *lengths,
+                            const int64_t *dims, const void *data)
 {
     static const char op[] = "input_symbolic";
     struct thread *t = thread_self();
@@ -352,18 +350,18 @@ kl_tensor kl_input_symbolic_at(const kl_site *site, kl_device device, kl_dtype d
     if (!t)
         return kl_none;
     if (!tr || tr->region)
-        return refuse(t, site, KL_ERR_TRACE, "%s: %s", op, tr ? "a region is recorded" : "no trace is open");
-    if (!shape_of(t, site, op, rank, dims, &x.actual))
+        return refuse(t, KL_ERR_TRACE, "%s: %s", op, tr ? "a region is recorded" : "no trace is open");
+    if (!shape_of(t, op, rank, dims, &x.actual))
         return poison(t);
     if (rank && !lengths)
-        return refuse(t, site, KL_ERR_ARGUMENT, "%s: lengths is NULL", op);
+        return refuse(t, KL_ERR_ARGUMENT, "%s: lengths is NULL", op);
     x.lengths = shape_make((uint32_t)rank, lengths);
     bool any = false;
     for (int i = 0; i < rank; i++) {
         any |= length_is(lengths[i]);
         if (!length_is(lengths[i]) && lengths[i] != dims[i])
-            return refuse(t, site, KL_ERR_SHAPE, "%s: axis %d has %" PRId64 " elements, but is to have %" PRId64, op, i,
+            return refuse(t, KL_ERR_SHAPE, "%s: axis %d has %" PRId64 " elements, but is to have %" PRId64, op, i,
                           dims[i], lengths[i]);
     }
-    return input_of(site, op, device, dtype, &x.actual, any ? &x : NULL, data);
+    return input_of(op, device, dtype, &x.actual, any ? &x : NULL, data);
 }

@@ -132,12 +132,6 @@ struct thread *thread_self(void)
     return t;
 }
 
-const kl_site *thread_site(void)
-{
-    struct thread *t = thread_self();
-    return t ? t->site : NULL;
-}
-
 void front_lock(void)
 {
     pthread_mutex_lock(&lock);

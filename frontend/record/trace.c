@@ -183,11 +183,11 @@ bool trace_is_refused(const struct thread *t) { return t->tracing && t->trace ==
 
 void trace_begin_without_memory(struct thread *t)
 {
-    report(t, NULL, KL_ERR_MEMORY, "trace_begin: out of memory");
+    report(t, KL_ERR_MEMORY, "trace_begin: out of memory");
     trace_refuse(t);
 }
 
-kl_status kl_trace_begin_at(const kl_site *site, const char *name)
+kl_status kl_trace_begin(const char *name)
 {
     struct thread *t = thread_self();
     if (!t) {
@@ -196,15 +196,15 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
     }
     if (trace_is_refused(t))
         trace_drop(t); /* the caller has seen that it failed */
-    if (region_refuses(t, site, "trace_begin"))
+    if (region_refuses(t, "trace_begin"))
         return KL_ERR_TRACE;
     if (t->tracing)
-        return fail(t, site, KL_ERR_TRACE, "trace_begin: trace \"%s\" is already open", t->trace->r.g->name);
+        return fail(t, KL_ERR_TRACE, "trace_begin: trace \"%s\" is already open", t->trace->r.g->name);
     struct trace *tr = t->trace;
     if (t->suspension)
-        report(t, site, KL_ERR_TRACE, "trace_begin: not between trace_suspend and trace_resume");
+        report(t, KL_ERR_TRACE, "trace_begin: not between trace_suspend and trace_resume");
     else if (!replay_begin(tr, name && *name ? name : "trace"))
-        report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
+        report(t, KL_ERR_MEMORY, "trace_begin: out of memory");
     else
         return trace_open(t, tr), tr->err.code = KL_OK;
     return trace_refuse(t);
@@ -311,7 +311,7 @@ void kl_trace_abandon(void)
     if (trace_is_refused(t))
         trace_drop(t);
     if (t->trace->region) {
-        fail(t, NULL, KL_ERR_TRACE, "trace_abandon: not inside of a function that %s records", t->trace->region);
+        fail(t, KL_ERR_TRACE, "trace_abandon: not inside of a function that %s records", t->trace->region);
         return;
     }
     blocks_resume(t);
@@ -632,15 +632,15 @@ static bool trace_run(struct thread *t, struct err *e)
     return ok;
 }
 
-kl_status kl_trace_end_at(const kl_site *site)
+kl_status kl_trace_end(void)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    if (region_refuses(t, site, "trace_end"))
+    if (region_refuses(t, "trace_end"))
         return KL_ERR_TRACE;
     if (!t->tracing)
-        return report(t, site, KL_ERR_TRACE, "trace_end: no trace is open");
+        return report(t, KL_ERR_TRACE, "trace_end: no trace is open");
     struct trace *tr = t->trace;
     struct err e;
     e.code = KL_OK;
@@ -650,7 +650,7 @@ kl_status kl_trace_end_at(const kl_site *site)
     if (status)
         t->last = tr->err;
     else if (!trace_run(t, &e))
-        status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+        status = report(t, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
     if (status)
         tr->err = t->last;
     span_end(SPAN_STEP, tr->r.g->name, began);
@@ -670,9 +670,9 @@ kl_status kl_trace_info(kl_run_info *info)
     if (!t)
         return KL_ERR_MEMORY;
     if (!info)
-        return report(t, NULL, KL_ERR_ARGUMENT, "trace_info: info is NULL");
+        return report(t, KL_ERR_ARGUMENT, "trace_info: info is NULL");
     if (!t->has_info)
-        return report(t, NULL, KL_ERR_TRACE, "trace_info: no trace has run on this thread");
+        return report(t, KL_ERR_TRACE, "trace_info: no trace has run on this thread");
     *info = t->info;
     return KL_OK;
 }

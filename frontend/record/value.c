@@ -3,7 +3,7 @@
 #include <string.h>
 
 /* A live handle that this thread may use: of its own open trace, or outside of traces.  NULL: failed. */
-static struct entry *value_usable(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h)
+static struct entry *value_usable(struct thread *t, const char *op, const char *what, kl_tensor h)
 {
     struct err e;
     e.code = KL_OK;
@@ -19,7 +19,7 @@ static struct entry *value_usable(struct thread *t, const kl_site *site, const c
         return NULL;
     }
     if (!x)
-        fail(t, site, e.code, "%s: %s", op, e.msg);
+        fail(t, e.code, "%s: %s", op, e.msg);
     return x;
 }
 
@@ -40,16 +40,16 @@ static bool keep_temp(struct trace *tr, struct entry *x, kl_tensor h)
     return x->kept = true;
 }
 
-kl_tensor kl_keep_at(const kl_site *site, kl_tensor h)
+kl_tensor kl_keep(kl_tensor h)
 {
     struct thread *t = thread_self();
     if (!t)
         return kl_none;
     if (failed_trace(t))
         return h;
-    if (region_refuses(t, site, "keep"))
+    if (region_refuses(t, "keep"))
         return h;
-    struct entry *x = value_usable(t, site, "keep", "the tensor", h);
+    struct entry *x = value_usable(t, "keep", "the tensor", h);
     if (!x)
         return h;
     if (x->kind == KIND_WRAPPER && x->trace) {
@@ -58,13 +58,13 @@ kl_tensor kl_keep_at(const kl_site *site, kl_tensor h)
         wrapper_parts(h, part, &n);
         for (uint32_t i = 0; i < n; i++)
             if (part[i].id)
-                kl_keep_at(site, part[i]);
+                kl_keep(part[i]);
         x->kept = true;
         return h;
     }
     if (x->kind == KIND_TEMP) {
         if (!keep_temp(t->trace, x, h))
-            return refuse(t, site, KL_ERR_MEMORY, "keep: out of memory");
+            return refuse(t, KL_ERR_MEMORY, "keep: out of memory");
         return h;
     }
     for (uint32_t i = 0; i < t->nmade; i++)
@@ -75,22 +75,22 @@ kl_tensor kl_keep_at(const kl_site *site, kl_tensor h)
 
 /* ---- assign ---- */
 
-static bool value_fits(struct thread *t, const kl_site *site, const struct view *s, const struct view *v)
+static bool value_fits(struct thread *t, const struct view *s, const struct view *v)
 {
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (s->dtype != v->dtype)
-        return fail(t, site, KL_ERR_TYPE, "assign: the state is %s, the value %s", dtype_name(s->dtype),
+        return fail(t, KL_ERR_TYPE, "assign: the state is %s, the value %s", dtype_name(s->dtype),
                     dtype_name(v->dtype)) == KL_OK;
     if (!shape_equal(&s->shape, &v->shape))
-        return fail(t, site, KL_ERR_SHAPE, "assign: the state is %s, the value %s",
+        return fail(t, KL_ERR_SHAPE, "assign: the state is %s, the value %s",
                     shape_text(&s->shape, a, sizeof a), shape_text(&v->shape, b, sizeof b)) == KL_OK;
     if (s->device.id != v->device.id)
-        return fail(t, site, KL_ERR_DEVICE, "assign: the state is on device %s, the value on %s",
+        return fail(t, KL_ERR_DEVICE, "assign: the state is on device %s, the value on %s",
                     kl_device_name(s->device), kl_device_name(v->device)) == KL_OK;
     return true;
 }
 
-static kl_status assign_in_trace(struct thread *t, const kl_site *site, kl_tensor state, kl_tensor value)
+static kl_status assign_in_trace(struct thread *t, kl_tensor state, kl_tensor value)
 {
     struct trace *tr = t->trace;
     struct err e;
@@ -98,14 +98,14 @@ static kl_status assign_in_trace(struct thread *t, const kl_site *site, kl_tenso
     struct entry *s = entry_find(state, "the state", &e), *v = entry_find(value, "the value", &e);
     ref r = NIL;
     if (s && v) {
-        tr->site = site;
+        tr->site = t->site;
         if (trace_node(tr, s, state, "the state", &e))
             r = trace_node(tr, v, value, "the value", &e);
     }
     if (r == NIL) {
         if (!e.code)
             err_set(&e, tr->r.g->err.code ? tr->r.g->err.code : KL_ERR_MEMORY, "%s", tr->r.g->err.msg);
-        return fail(t, site, e.code, "assign: %s", e.msg);
+        return fail(t, e.code, "assign: %s", e.msg);
     }
     if (s->kind == KIND_TEMP) {
         s->node = r;
@@ -130,7 +130,7 @@ static ref assigned_node(struct entry *v, struct err *e)
 }
 
 /* The handle takes the meaning of the other, computed or not: gradients flow through it as through the other. */
-static kl_status assign_outside(struct thread *t, const kl_site *site, kl_tensor state, kl_tensor value)
+static kl_status assign_outside(struct thread *t, kl_tensor state, kl_tensor value)
 {
     struct err e;
     e.code = KL_OK;
@@ -153,11 +153,11 @@ static kl_status assign_outside(struct thread *t, const kl_site *site, kl_tensor
         front_drop(old);
     }
     front_unlock();
-    return s && v && !e.code ? KL_OK : fail(t, site, e.code, "assign: %s", e.msg);
+    return s && v && !e.code ? KL_OK : fail(t, e.code, "assign: %s", e.msg);
 }
 
 /* Assigns part by part, after all were checked. */
-static kl_status assign_parts(struct thread *t, const kl_site *site, kl_tensor state, kl_tensor value, uint32_t n,
+static kl_status assign_parts(struct thread *t, kl_tensor state, kl_tensor value, uint32_t n,
                               const kl_tensor *part, const kl_tensor *given)
 {
     bool same = wrapper_same_kind(state, value);
@@ -165,40 +165,40 @@ static kl_status assign_parts(struct thread *t, const kl_site *site, kl_tensor s
         struct view s, v;
         same = !part[i].id == !given[i].id;
         if (same && part[i].id &&
-            (!describe(t, site, "assign", "the state", part[i], &s) ||
-             !describe(t, site, "assign", "the value", given[i], &v) ||
-             !value_fits(t, site, &s, &v)))
+            (!describe(t, "assign", "the state", part[i], &s) ||
+             !describe(t, "assign", "the value", given[i], &v) ||
+             !value_fits(t, &s, &v)))
             return t->last.code;
     }
     if (!same)
-        return fail(t, site, KL_ERR_TYPE, "assign: the state and the value are not stored in the same way");
+        return fail(t, KL_ERR_TYPE, "assign: the state and the value are not stored in the same way");
     kl_status status = KL_OK;
     for (uint32_t i = 0; i < n && !status; i++)
         if (part[i].id)
-            status = kl_assign_at(site, part[i], given[i]);
+            status = kl_assign(part[i], given[i]);
     return status;
 }
 
-kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value)
+kl_status kl_assign(kl_tensor state, kl_tensor value)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     if (failed_trace(t))
         return t->trace->err.code;
-    if (region_refuses(t, site, "assign"))
+    if (region_refuses(t, "assign"))
         return KL_ERR_TRACE;
     struct view s, v;
-    if (!describe(t, site, "assign", "the state", state, &s) || !describe(t, site, "assign", "the value", value, &v) ||
-        !value_fits(t, site, &s, &v))
+    if (!describe(t, "assign", "the state", state, &s) || !describe(t, "assign", "the value", value, &v) ||
+        !value_fits(t, &s, &v))
         return t->last.code;
     kl_tensor part[WRAPPER_PARTS], given[WRAPPER_PARTS];
     uint32_t n, m;
     bool wrapped = wrapper_parts(state, part, &n);
     if (wrapper_parts(value, given, &m) || wrapped)
-        return assign_parts(t, site, state, value, n, part, given);
+        return assign_parts(t, state, value, n, part, given);
     tracer_assigned(t, state, value);
-    return t->tracing ? assign_in_trace(t, site, state, value) : assign_outside(t, site, state, value);
+    return t->tracing ? assign_in_trace(t, state, value) : assign_outside(t, state, value);
 }
 
 /* ---- release ---- */
@@ -216,7 +216,7 @@ static void release_outside(struct thread *t, kl_tensor h)
     front_unlock();
 }
 
-kl_status kl_release_at(const kl_site *site, kl_tensor h)
+kl_status kl_release(kl_tensor h)
 {
     struct thread *t = thread_self();
     if (!t)
@@ -236,9 +236,9 @@ kl_status kl_release_at(const kl_site *site, kl_tensor h)
     else if (x && t->tracing && t->trace->region && x->trace != t->trace)
         err_set(&e, KL_ERR_TRACE, "the tensor is from outside of the region that %s records", t->trace->region);
     if (e.code)
-        return fail(t, site, e.code, "release: %s", e.msg);
+        return fail(t, e.code, "release: %s", e.msg);
     if (x->kind == KIND_WRAPPER)
-        wrapper_release(site, x);
+        wrapper_release(x);
     if (x->kind == KIND_TEMP || (x->kind == KIND_WRAPPER && x->trace)) {
         x->kind = KIND_DEAD;
         x->dtype = KL_DTYPE_COUNT;
@@ -251,14 +251,14 @@ kl_status kl_release_at(const kl_site *site, kl_tensor h)
 
 /* ---- name, mark ---- */
 
-kl_status kl_set_name_at(const kl_site *site, kl_tensor h, const char *name)
+kl_status kl_set_name(kl_tensor h, const char *name)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     if (failed_trace(t))
         return t->trace->err.code;
-    struct entry *x = value_usable(t, site, "set_name", "the tensor", h);
+    struct entry *x = value_usable(t, "set_name", "the tensor", h);
     if (!x)
         return t->last.code;
     front_lock();
@@ -267,31 +267,31 @@ kl_status kl_set_name_at(const kl_site *site, kl_tensor h, const char *name)
     return KL_OK;
 }
 
-kl_status kl_requires_grad_at(const kl_site *site, kl_tensor h)
+kl_status kl_requires_grad(kl_tensor h)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     if (failed_trace(t))
         return t->trace->err.code;
-    struct entry *x = value_usable(t, site, "requires_grad", "the tensor", h);
+    struct entry *x = value_usable(t, "requires_grad", "the tensor", h);
     struct view v;
     kl_tensor part[WRAPPER_PARTS];
     uint32_t n;
-    if (!x || !describe(t, site, "requires_grad", "the tensor", h, &v))
+    if (!x || !describe(t, "requires_grad", "the tensor", h, &v))
         return t->last.code;
     if (wrapper_parts(h, part, &n)) {
         unsigned which = wrapper_grad_parts(h);
-        kl_status status = which ? KL_OK : fail(t, site, KL_ERR_TYPE,
+        kl_status status = which ? KL_OK : fail(t, KL_ERR_TYPE,
                                                 "requires_grad: a %s tensor has no gradient: mark what it "
                                                 "is made from", kl_layer_name(h));
         for (uint32_t i = 0; i < n && !status; i++)
             if (which >> i & 1)
-                status = kl_requires_grad_at(site, part[i]);
+                status = kl_requires_grad(part[i]);
         return status;
     }
     if (!dtype_is_float(v.dtype))
-        return fail(t, site, KL_ERR_TYPE, "requires_grad: needs a floating dtype, got %s", dtype_name(v.dtype));
+        return fail(t, KL_ERR_TYPE, "requires_grad: needs a floating dtype, got %s", dtype_name(v.dtype));
     if (x->kind == KIND_TEMP) {
         x->requires_grad = true;
     } else {

@@ -2,10 +2,9 @@
 #   mode=header   each one's variant with a call site, and the macro that calls it with the caller's line.  `includer` is
 #                 the header that includes this: <kiln/kiln.h> <kiln/call_sites.h>, of all headers that it includes, and
 #                 each other header, such as <kiln/train/params.h>, its own <kiln/call_sites/train/params.h>
-#   mode=source   call_sites.c: of each the one that is not written by hand. Functions of <kiln/train> and
-#                 <kiln/formats> are plain, and the variant sets the thread's call site around them, so that no call
-#                 inside passes it on. The others are variants with a call site, and the plain function passes them the
-#                 thread's.
+#   mode=source   call_sites.c: the variants. Each sets the thread's call site around the plain function, so that no
+#                 call inside passes it on. The ops of ir/ops/ops.def, which is an argument in front of the headers, have
+#                 both in frontend/ops/ops.c, where the variant looks up the thread once.
 # A prototype starts a line and ends with the first ';'.
 function trim(s) { gsub(/^[ \t\n]+|[ \t\n]+$/, "", s); return s }
 
@@ -47,16 +46,12 @@ function declare(text,    open, head, name, result, list, none) {
     list = trim(substr(text, open + 1))
     sub(/\) *;$/, "", list)
     none = list == "void"
-    if (mode == "source" && FILENAME ~ /\/(train|formats)\//) {
+    if (mode == "source" && name in row) return
+    if (mode == "source") {
         printf "%s%s_at(const kl_site *site%s)\n{\n    const kl_site *outer;\n" \
                "    struct thread *thread = call_begin(site, &outer);\n    %sresult = %s(%s);\n" \
                "    call_end(thread, outer);\n    return result;\n}\n", result, name, none ? "" : ", " list, result, name,
                none ? "" : names_of(list)
-        return
-    }
-    if (mode == "source") {
-        printf "%s%s(%s)\n{\n    return %s_at(thread_site()%s);\n}\n", result, name, list, name,
-               none ? "" : ", " names_of(list)
         return
     }
     prototypes = prototypes wrapped(sprintf("KL_API %s%s_at(const kl_site *site%s);", result, name,
@@ -71,6 +66,8 @@ BEGIN {
                                 "#include <kiln/onnx.h>\n#include <kiln/train.h>\n"
 }
 /^#ifndef KILN_[A-Z_]*_H$/ && !includer_guard { includer_guard = $2 } # the includer is the first of the headers
+/^EW[123]\(/ { split($0, part, /[(,]/); row["kl_" part[2]] }
+/^EW2_AS\(/ { split($0, part, /[(,] */); row["kl_" part[3]] }
 /^KL_API_AT / { inside = 1; text = ""; sub(/^KL_API_AT /, "") }
 inside {
     text = text " " $0

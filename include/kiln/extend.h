@@ -48,7 +48,7 @@ KL_API kl_tensor kl_poison(void);
  *     kl_set_call_site(outer);
  *
  * NULL: no line is known.  The struct must be valid while it is set, its strings as long as the process: programs
- * keep them.  While a function of <kiln/train.h> or <kiln/onnx.h> runs that was called with a line, it is that line. */
+ * keep them.  While a function of Kiln's runs that was called with a line, it is that line. */
 KL_API const kl_site *kl_set_call_site(const kl_site *site);
 
 /* ---- composites: functions made of other calls ---- */

@@ -31,8 +31,7 @@
  * Each function marked KL_API_AT has a variant with a call site, kl_NAME_at, whose first parameter is a const kl_site *
  * (may be NULL).  Under GCC and Clang it is also a macro that passes the caller's file and line to that variant; define
  * KL_NO_CALL_SITES before including to have plain functions only.  A plain call has the thread's call site: the line of
- * the call that runs around it, inside of the functions of <kiln/train.h> and <kiln/onnx.h>, or what kl_set_call_site
- * (extend.h) has set; else none.
+ * the call that runs around it, of a function of Kiln's, or what kl_set_call_site (extend.h) has set; else none.
  *
  * This header includes those of compiling and running graphs.  By who wants them are included <kiln/train.h>
  * (parameters, modules, optimizers, data, files), <kiln/onnx.h> (models),

@@ -45,7 +45,7 @@ kl_model *kl_model_open(kl_device device, const char *path)
         m->folding = kl_device_default();
     if (make_weights(m))
         return m;
-    kl_fail_at(NULL, kl_last_error_code(), kl_last_error()); /* of the trace, too, if one is open */
+    kl_fail(kl_last_error_code(), kl_last_error()); /* of the trace, too, if one is open */
     kl_model_close(m);
     return NULL;
 }

@@ -449,7 +449,7 @@ static bool run_fold(struct node *n, bool demanded, bool *large)
     for (uint32_t i = 0; *large && i < onnx_nout(n); i++)
         if (n->def->out[i] != NO_PLACE)
             onnx_value_clear(&n->frame->v[n->def->out[i]]);
-    return ok || kl_fail_at(NULL, kl_last_error_code(), kl_last_error()) == KL_OK; /* in the resumed trace, too */
+    return ok || kl_fail(kl_last_error_code(), kl_last_error()) == KL_OK; /* in the resumed trace, too */
 }
 
 static const char *operand_name(const struct node *n, uint32_t i)
