@@ -105,20 +105,43 @@ kl_tensor kl_sum_all(kl_tensor a)
     return reduce_axes("sum_all", OP_sum, a, 0, NULL, false);
 }
 
+/* A symbolic length as a number, which each run fills in. */
+static kl_tensor length_slot(const char *op, const struct view *v, kl_dtype dtype, int64_t length)
+{
+    struct symbolic x = {.length = length};
+    struct call c = {.op = op, .proto = {.op = OP_slot, .dtype = (uint8_t)dtype}, .device = v->device, .symbolic = &x};
+    return record(&c);
+}
+
+/* The product of two symbolic lengths, which is no length itself.  Rounded once, as a length is: i64 to v's dtype. */
+static kl_tensor length_product(const char *op, const struct view *v, int64_t a, int64_t b)
+{
+    kl_tensor x = length_slot(op, v, KL_I64, a), y = length_slot(op, v, KL_I64, b);
+    return kl_cast(kl_mul(x, y), (kl_dtype)v->dtype);
+}
+
 kl_tensor count_like(struct thread *t, const char *op, const struct view *v, uint32_t mask, int64_t less)
 {
     struct trace *tr = thread_trace(t);
-    struct symbolic x = {.length = 1};
+    struct graph *g = tr ? tr->r.g : NULL;
+    int64_t length = 1, other = 1, product; /* of as many axes as are a length, and of those behind them */
+    bool known = true;
     for (uint32_t i = 0; i < v->shape.rank; i++)
-        if (mask >> i & 1 && !dim_multiply(tr ? tr->r.g : NULL, x.length, v->shape.dim[i], &x.length))
-            return refuse(t, KL_ERR_SHAPE, "%s: the number of elements is a product of symbols", op);
-    if (x.length >= 0)
-        return const_like(v, x.length > less ? (double)(x.length - less) : less ? NAN : 0);
-    if (less && !dims_sum(tr->r.g, 1, &(struct scaled){x.length, 1}, -less, &x.length))
+        if (mask >> i & 1 && other == 1 && dim_multiply(g, length, v->shape.dim[i], &product))
+            length = product;
+        else if (mask >> i & 1)
+            known = known && dim_multiply(g, other, v->shape.dim[i], &other);
+    /* other casts of i64 may round twice */
+    bool exact = (v->dtype == KL_F32 || v->dtype == KL_F64) && device_dtypes(device_index(v->device)) >> KL_I64 & 1;
+    if (!known || (other != 1 && (less || other >= 0 || !exact)))
+        return refuse(t, KL_ERR_SHAPE, "%s: the number of elements is a product of symbols", op);
+    if (other != 1)
+        return length_product(op, v, length, other);
+    if (length >= 0)
+        return const_like(v, length > less ? (double)(length - less) : less ? NAN : 0);
+    if (less && !dims_sum(g, 1, &(struct scaled){length, 1}, -less, &length))
         return refuse(t, KL_ERR_SHAPE, "%s: the number of elements may be below %" PRId64, op, less);
-    struct call c = {.op = op, .proto = {.op = OP_slot, .dtype = (uint8_t)v->dtype},
-                     .device = v->device, .symbolic = &x};
-    return record(&c);
+    return length_slot(op, v, (kl_dtype)v->dtype, length);
 }
 
 kl_tensor kl_mean(kl_tensor a, int naxes, const int *axes, bool keepdims)
@@ -146,11 +169,12 @@ static kl_tensor arg_extreme(const char *op, enum op extreme, kl_tensor a, int a
     uint32_t at;
     if (!t || !describe(t, op, "the tensor", a, &v) || !axis_of(t, op, &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
-    int64_t length = v.shape.dim[at];
-    if (!axes_are_numbers(t, op, &v.shape, at, 1))
-        return op_failed();
-    if (length < 1 || length > INT32_MAX)
-        return refuse(t, KL_ERR_SHAPE, "%s: axis %d has length %" PRId64 ", not 1..2^31-1", op, axis, length);
+    struct trace *tr = thread_trace(t);
+    char text[DIM_TEXT];
+    int64_t low, high;
+    if (!dim_range(tr ? tr->r.g : NULL, v.shape.dim[at], &low, &high) || low < 1 || high > INT32_MAX)
+        return refuse(t, KL_ERR_SHAPE, "%s: axis %d has length %s, not 1..2^31-1", op, axis,
+                      dim_text(tr ? tr->r.g : NULL, v.shape.dim[at], text, sizeof text));
     if (!(t = compose_begin(op)))
         return kl_none;
     const struct view index = {.dtype = KL_I32, .device = v.device};

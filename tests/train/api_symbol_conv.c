@@ -117,7 +117,7 @@ static void train_sides(kl_device dev, kl_tensor *p, const int64_t *lengths, con
                           : kl_input(dev, KL_F32, 4, dims, images);
     x = kl_relu(kl_conv(x, p[0], kl_none, NULL, one, one, NULL, 1));
     x = kl_conv(kl_max_pool(x, 2, two, one, NULL, NULL, NULL), p[2], kl_none, NULL, one, one, NULL, 1);
-    kl_tensor l = kl_mul_scalar(kl_sum_all(kl_mul(x, x)), 1e-4);
+    kl_tensor l = kl_mean(kl_mul(x, x), 0, NULL, false);
     for (int i = 0; i < 4; i += 2)
         kl_assign(p[i], kl_sub(p[i], kl_mul_scalar(kl_grad(l, p[i]), 0.01)));
     OK(kl_trace_end());

@@ -88,6 +88,21 @@ static kl_tensor form_scaled(kl_tensor x, kl_tensor *more)
                              &(kl_attention_options){.scale = 0.5}, NULL, NULL);
 }
 
+static kl_tensor gram(kl_tensor x) { return kl_matmul(x, kl_transpose(x, 0, 1)); }
+
+static kl_tensor form_argmax(kl_tensor x, kl_tensor *more)
+{
+    *more = kl_argmin(x, 0);
+    return kl_argmax(x, 1);
+}
+
+static kl_tensor form_mean(kl_tensor x, kl_tensor *more) /* of N*M*N numbers, which is no length */
+{
+    kl_tensor y = kl_expand(kl_unsqueeze(x, 2), 3, (int64_t[]){N, M, N});
+    *more = kl_mean(kl_add(y, kl_unsqueeze(gram(x), 1)), 0, NULL, false);
+    return kl_mean(y, 2, (int[]){0, 1}, false);
+}
+
 static kl_tensor refused_attention(kl_tensor x, kl_tensor *more)
 {
     (void)more;
@@ -101,7 +116,6 @@ static kl_tensor refused_attention_with(kl_tensor x, kl_tensor *more)
     return kl_attention_with(x, x, x, NULL, NULL, NULL);
 }
 
-static kl_tensor gram(kl_tensor x) { return kl_matmul(x, kl_transpose(x, 0, 1)); }
 static kl_tensor refused_inverse(kl_tensor x, kl_tensor *more) { return (void)more, kl_inverse(gram(x)); }
 static kl_tensor refused_qr(kl_tensor x, kl_tensor *more) { return kl_qr(x, more); }
 static kl_tensor refused_diagonal(kl_tensor x, kl_tensor *more) { return (void)more, kl_diagonal(x, 0, 0, 1); }
@@ -125,7 +139,6 @@ static kl_tensor refused_longer(kl_tensor x, kl_tensor *more) /* of an index tha
     return kl_take_along_axis_with(kl_zeros(dev, KL_F32, DIMS(2, 3)), 1, index_of(x), 0);
 }
 
-static kl_tensor refused_argmax(kl_tensor x, kl_tensor *more) { return (void)more, kl_argmax(x, 1); }
 
 static kl_tensor refused_bits(kl_tensor x, kl_tensor *more)
 {
@@ -209,6 +222,8 @@ static void test(kl_device device)
     SAME(batch_norm);
     SAME(along);
     SAME(scaled);
+    SAME(argmax);
+    SAME(mean);
     REFUSES(attention, "attention: axis 1 of [n,m] is symbolic");
     REFUSES(attention_with, "attention_with: axis 2 of [1,n,m] is symbolic");
     REFUSES(inverse, "inverse: axis 0 of [n,n] is symbolic");
@@ -219,7 +234,6 @@ static void test(kl_device device)
     REFUSES(places, "max_pool_indices: axis 1 of [n,m] is symbolic");
     REFUSES(product, "put_along_axis_with: products of symbolically many rows");
     REFUSES(longer, "take_along_axis_with: index [n,m] does not fit [2,3]");
-    REFUSES(argmax, "argmax: axis 1 of [n,m] is symbolic");
     REFUSES(bits, "reduce_xor: axis 0 of [n,m] is symbolic");
     REFUSES(classes, "cross_entropy_with: axis 1 of [n,m] is symbolic");
 }

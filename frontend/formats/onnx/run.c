@@ -646,7 +646,11 @@ static bool run_takes_symbols(const struct node *n)
         onnx_matmul, onnx_reduce, onnx_concat, onnx_flatten, onnx_gather, onnx_pad, onnx_reshape, onnx_shape,
         onnx_slice, onnx_squeeze, onnx_transpose, onnx_unsqueeze, onnx_expand, onnx_size, onnx_trilu, onnx_split,
         onnx_average_pool, onnx_max_pool, onnx_batch_norm,
-        onnx_conv, onnx_dropout, onnx_global_pool, onnx_layer_norm, onnx_rnn,
+        onnx_conv, onnx_dropout, onnx_global_pool, onnx_layer_norm, onnx_rnn, onnx_arg, onnx_bit_shift, onnx_cumsum,
+        onnx_einsum, onnx_nll_loss, onnx_softmax_cross_entropy, onnx_mean_variance_norm, onnx_lp_norm, onnx_lrn,
+        onnx_optimizer, onnx_quantize_linear, onnx_dequantize_linear, onnx_dynamic_quantize_linear, onnx_tile,
+        onnx_gather_elements, onnx_gather_nd, onnx_scatter_elements, onnx_scatter_nd, onnx_instance_norm,
+        onnx_depth_space, onnx_conv_transpose, onnx_conv_integer,
         onnx_attention, onnx_linear_attention, onnx_rms_norm, onnx_rotary_embedding, onnx_swish, onnx_tensor_scatter};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
         if (n->def->op->fn == fn[i])

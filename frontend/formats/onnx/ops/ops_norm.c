@@ -75,8 +75,8 @@ bool onnx_instance_norm(struct node *n)
     struct type t;
     if (!onnx_type(n, 0, &t))
         return false;
-    if (t.rank < 2 || t.dims[1] > INT32_MAX)
-        return onnx_fails(n, KL_ERR_SHAPE, "an operand without channels, or with more than 2^31");
+    if (t.rank < 2 || t.dims[1] < 0 || t.dims[1] > INT32_MAX)
+        return onnx_fails(n, KL_ERR_SHAPE, "an operand without channels, with more than 2^31 or a symbolic number");
     return onnx_give(n, 0, kl_group_norm(x, (int)t.dims[1], w, b, onnx_attr_float(n, "epsilon", 1e-5f)));
 }
 

@@ -90,7 +90,7 @@ bool onnx_arg(struct node *n)
         a = kl_flip(a, 1, &axis);
     kl_tensor at = kl_cast(n->def->op->arg ? kl_argmin(a, axis) : kl_argmax(a, axis), KL_I64);
     if (last)
-        at = kl_sub(onnx_number(n, KL_I64, (double)(t.dims[axis] - 1)), at);
+        at = kl_sub(kl_length_scalar(onnx_device(n), KL_I64, kl_length_sub(t.dims[axis], 1)), at);
     t.dims[axis] = 1;
     return onnx_give(n, 0, onnx_attr_int(n, "keepdims", 1) ? kl_reshape(at, t.rank, t.dims) : at);
 }

@@ -524,6 +524,9 @@ bool onnx_pad(struct node *n)
 
 /* ---- blocks ---- */
 
+/* Is the length a number, and a multiple of `by`? */
+static bool is_multiple(int64_t length, int64_t by) { return length >= 0 && length % by == 0; }
+
 /* arg 0 DepthToSpace, 1 SpaceToDepth */
 bool onnx_depth_space(struct node *n)
 {
@@ -532,15 +535,16 @@ bool onnx_depth_space(struct node *n)
     int64_t b = onnx_attr_int(n, "blocksize", 0);
     if (!onnx_type(n, 0, &t))
         return false;
-    if (t.rank != 4 || b < 1 || b > 1 << 15 || (n->def->op->arg ? t.dims[2] % b || t.dims[3] % b
-                                                                  : t.dims[1] % (b * b)))
+    if (t.rank != 4 || b < 1 || b > 1 << 15)
         return onnx_fails(n, KL_ERR_SHAPE, "blocks of %lld do not fit the operand", (long long)b);
     int64_t N = t.dims[0], C = t.dims[1], H = t.dims[2], W = t.dims[3];
+    if (!(n->def->op->arg ? is_multiple(H, b) && is_multiple(W, b) : is_multiple(C, b * b)))
+        return onnx_fails(n, KL_ERR_SHAPE, "blocks of %lld do not fit the operand", (long long)b);
     if (n->def->op->arg) {
         a = kl_reshape(a, 6, (int64_t[]){N, C, H / b, b, W / b, b});
         bool crd = onnx_attr_is(n, "mode", "CRD", false); /* channels in front of the places in a block */
         a = kl_permute(a, crd ? (int[]){0, 1, 3, 5, 2, 4} : (int[]){0, 3, 5, 1, 2, 4});
-        return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, sat_mul(C, b * b), H / b, W / b}));
+        return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, kl_length_mul(C, b * b), H / b, W / b}));
     }
     if (onnx_attr_is(n, "mode", "CRD", false)) {
         a = kl_reshape(a, 6, (int64_t[]){N, C / (b * b), b, b, H, W});
@@ -549,7 +553,7 @@ bool onnx_depth_space(struct node *n)
         a = kl_reshape(a, 6, (int64_t[]){N, b, b, C / (b * b), H, W});
         a = kl_permute(a, (int[]){0, 3, 4, 1, 5, 2});
     }
-    return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, C / (b * b), sat_mul(H, b), sat_mul(W, b)}));
+    return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, C / (b * b), kl_length_mul(H, b), kl_length_mul(W, b)}));
 }
 
 bool onnx_trilu(struct node *n)

@@ -141,6 +141,8 @@ bool onnx_conv_transpose(struct node *n)
         int64_t reach = (s.size[i] - 1) * s.dilation[i] + 1;
         int64_t full = sat_add(sat_add(sat_mul(s.in[i] - 1, s.stride[i]), reach), more[i]);
         int64_t out = count >= 0 ? shape[count - s.n + i] : sat_mul(s.in[i], s.stride[i]);
+        if (s.in[i] < 0 && count >= 0)
+            return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length, and output_shape a number", i + 2);
         if (count >= 0 || (!explicit && !valid)) {
             int64_t all = sat_sub(full, out);
             int64_t half = all / 2 - (all % 2 < 0); /* rounded down */
