@@ -14,10 +14,18 @@ static bool start_is_index(const struct graph *g, const struct node *n, ref star
                                                       shape_text_in(g, node_shape(g, start), text, sizeof text));
 }
 
-static val lower_start(struct lower *l, ref start, int64_t last)
+/* Where `count` elements of an axis of `length` start: within it. */
+static val lower_start(struct lower *l, ref start, int64_t length, int64_t count)
 {
+    struct kernel *k = l->k;
     const val none[KL_MAX_RANK] = {0};
-    return lower_index(l->k, l->at(l, start, none), last);
+    struct size whole = kernel_length(k, length), part = kernel_length(k, count);
+    val i = l->at(l, start, none);
+    if (size_is_constant(whole) && size_is_constant(part))
+        return lower_index(k, i, whole.number - part.number);
+    val last = ix_sub(k, ix_size(k, whole), ix_size(k, part));
+    ix_assume_range(k, last, 0, ix_max(k, whole));
+    return lower_index_to(k, i, last);
 }
 
 /* ---- dynamic_slice ---- */
@@ -67,7 +75,7 @@ uint32_t lower_dynamic_slice(struct lower *l, ref r, const uint32_t *coord)
     val at[KL_MAX_RANK] = {0};
     for (uint32_t d = 0; d < from->rank; d++)
         at[d] = coord[d];
-    at[axis] = ix_add(l->k, coord[axis], lower_start(l, n->in[1], from->dim[axis] - n->attr.slice.count));
+    at[axis] = ix_add(l->k, coord[axis], lower_start(l, n->in[1], from->dim[axis], n->attr.slice.count));
     return l->at(l, n->in[0], at);
 }
 
@@ -132,8 +140,11 @@ uint32_t lower_dynamic_update(struct lower *l, ref r, const uint32_t *coord)
         return old;
     for (uint32_t d = 0; d < to->rank; d++)
         at[d] = coord[d];
-    val start = lower_start(l, n->in[2], to->dim[axis] - count);
-    at[axis] = lower_inside(l->k, ix_sub(l->k, coord[axis], start), count - 1, &inside);
+    val start = lower_start(l, n->in[2], to->dim[axis], count), place = ix_sub(l->k, coord[axis], start);
+    struct size part = kernel_length(l->k, count);
+    val last = size_is_constant(part) ? k_int(l->k, count - 1)
+                                      : ix_sub(l->k, ix_size(l->k, part), k_int(l->k, 1));
+    at[axis] = lower_inside_to(l->k, place, last, &inside);
     val new = l->at(l, n->in[1], at);
     return inside ? k_prim(l->k, P_SELECT, inside, new, old) : new;
 }

@@ -53,27 +53,29 @@ static bool columns_are_numbers(const struct graph *g, const struct node *n)
     return numbers;
 }
 
+static int64_t dim_low(const struct graph *g, int64_t d)
+{
+    int64_t low = 0, high;
+    return dim_range(g, d, &low, &high) ? low : 0;
+}
+
 /* Does the op find an element of its result by coordinates alone, along symbolic axes? */
 static bool op_takes_symbols(const struct graph *g, const struct node *n)
 {
     switch (n->op) {
     case OP_input: case OP_state: case OP_iota: case OP_random: case OP_cast: case OP_proj: case OP_gather:
-    case OP_concat:
+    case OP_concat: case OP_dynamic_slice:
         return true;
+    case OP_dynamic_update: /* an element of what is put in is read even where it is not the result's */
+        return dim_low(g, node_shape(g, n->in[1])->dim[n->attr.axis.axis]) > 0;
     case OP_scatter:
         return !shape_is_symbolic(&g->shape[n->shape]);
     default:
         if (op_is_attention(n->op))
             return columns_are_numbers(g, n);
-        return op_is_view(n->op) || op_is_masked(n->op) || op_is_elementwise(n->op) || op_is_reduce(n->op) ||
-               op_is_product(n->op);
+        return op_is_view(n->op) || op_is_masked(n->op) || op_is_elementwise(n->op) || op_is_quant(n->op) ||
+               op_is_reduce(n->op) || op_is_product(n->op);
     }
-}
-
-static int64_t dim_low(const struct graph *g, int64_t d)
-{
-    int64_t low = 0, high;
-    return dim_range(g, d, &low, &high) ? low : 0;
 }
 
 static void depends_on_axis(const struct graph *g, int64_t length)
