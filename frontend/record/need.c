@@ -6,7 +6,7 @@
  * path to a variable ends at its number, and the history of one step's gradient does not include the steps before. */
 #include "frontend/frontend.h"
 
-enum { NO_VARIABLE = UINT32_MAX };
+#define NO_VARIABLE UINT32_MAX
 
 /* The highest variable that the node depends on, itself excluded; 0: none. */
 static uint32_t newest_below(const struct need *need, ref r)
