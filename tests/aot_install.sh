@@ -55,15 +55,51 @@ int main(void)
     return kl_last_error_code();
 }
 END
+cat >"$tmp/user/train.c" <<'END'
+#include <kiln/train.h>
+#include <stdio.h>
+int main(void)
+{
+    kl_params *params = kl_params_new(kl_device_named("cpu"), KL_F32, 1);
+    kl_tensor w = kl_params_make(params, "w", 1, (int64_t[]){2}, NULL);
+    kl_optimizer *opt = kl_sgd(1, &w, NULL);
+    kl_trace_begin("step");
+    kl_optimizer_step(opt, kl_sum(kl_add_scalar(w, 1), 1, (int[]){0}, false), 0.5);
+    printf("%d", kl_trace_end());
+    printf(" %g\n", kl_item_f32(kl_sum(w, 1, (int[]){0}, false)));
+    kl_optimizer_free(opt);
+    kl_params_free(params);
+    return kl_last_error_code();
+}
+END
+cat >"$tmp/user/model.c" <<'END'
+#include <kiln/onnx.h>
+#include <stdio.h>
+#include <string.h>
+int main(void)
+{
+    kl_model *m = kl_model_open(kl_device_named("cpu"), "/nowhere.onnx");
+    puts(!m && strstr(kl_last_error(), "/nowhere.onnx") ? "no file" : kl_last_error());
+    return m != NULL;
+}
+END
 cat >"$tmp/user/CMakeLists.txt" <<END
 cmake_minimum_required(VERSION 3.20)
 project(user C)
-find_package(kiln $compatible REQUIRED)
+find_package(kiln $compatible REQUIRED COMPONENTS train onnx)
+find_package(kiln $compatible QUIET COMPONENTS nonsense)
+if(kiln_FOUND)
+    message(FATAL_ERROR "there is no component nonsense")
+endif()
 kiln_add_object(product or.kir CPU native BIND n=4)
 add_executable(ahead ahead.c)
 target_link_libraries(ahead PRIVATE product)
 add_executable(later later.c)
 target_link_libraries(later PRIVATE kiln::kiln)
+add_executable(train train.c)
+target_link_libraries(train PRIVATE kiln::train)
+add_executable(model model.c)
+target_link_libraries(model PRIVATE kiln::onnx)
 END
 
 flags=
@@ -77,6 +113,9 @@ check 'a user of it configures' cmake -S "$tmp/user" -B "$tmp/user/build" -DCMAK
 check 'a user of it builds' cmake --build "$tmp/user/build"
 check 'a program compiled ahead of time' sh -c "[ \"\$('$tmp/user/build/ahead')\" = '0: 0 3 2 5' ]"
 check 'a program that compiles' sh -c "[ \"\$('$tmp/user/build/later')\" = 12 ]"
+check 'a program of component train' sh -c "[ \"\$('$tmp/user/build/train')\" = '0 -1' ]"
+check 'a program of component onnx' sh -c "[ \"\$('$tmp/user/build/model' | grep -c -e 'no file' -e protobuf)\" = 1 ]"
+check 'it links no library that it does not use' sh -c "! readelf -d '$tmp/user/build/later' | grep -E 'train|onnx'"
 # the same program through pkg-config, the package moved to another place
 mv "$tmp/root" "$tmp/moved"
 pc=$(dirname "$(find "$tmp/moved" -name kiln.pc)")
@@ -84,6 +123,9 @@ check 'pkg-config knows it' sh -c "[ \"\$(PKG_CONFIG_PATH='$pc' pkg-config --mod
 check 'a program built by pkg-config' sh -c "cc $flags '$tmp/user/later.c' -o '$tmp/user/by_pc' \
     \$(PKG_CONFIG_PATH='$pc' pkg-config --cflags --libs kiln) -Wl,-rpath,'$(dirname "$pc")' &&
         [ \"\$('$tmp/user/by_pc')\" = 12 ]"
+check 'a training program built by pkg-config' sh -c "cc $flags '$tmp/user/train.c' -o '$tmp/user/train_by_pc' \
+    \$(PKG_CONFIG_PATH='$pc' pkg-config --cflags --libs kiln-train) -Wl,-rpath,'$(dirname "$pc")' &&
+        [ \"\$('$tmp/user/train_by_pc')\" = '0 -1' ]"
 if command -v c++ >/dev/null; then
     cat >"$tmp/user/plus.cpp" <<'END'
 #include <cstdio>

@@ -56,8 +56,8 @@ for compiler in g++ clang++; do
     if [ -n "$flags" ] && [ $compiler = clang++ ]; then continue; fi
     for program in tests/api/cxx.cpp "$tmp/readme.cpp"; do
         # shellcheck disable=SC2086
-        check "$compiler: $program" $compiler $cxx $flags -O1 -g "$program" -o "$tmp/program" -L"$build" -lkiln \
-            -Wl,-rpath,"$build" -pthread
+        check "$compiler: $program" $compiler $cxx $flags -O1 -g "$program" -o "$tmp/program" -L"$build" \
+            -lkiln-train -lkiln -Wl,-rpath,"$build" -pthread
         check "$compiler: $program runs" "$tmp/program"
         cp "$tmp/out" "$tmp/said"
         case $program in

@@ -55,7 +55,7 @@ result 'structs, unions and enums of one file whose name another file has' "$str
 
 # A folder's README names each of its source files.
 unnamed=$(find ir passes codegen runtime frontend -mindepth 2 -name README.md | while read -r readme; do
-    find "${readme%/*}" -maxdepth 1 -type f ! -name README.md | while read -r file; do
+    find "${readme%/*}" -maxdepth 1 -type f ! -name README.md ! -name CMakeLists.txt | while read -r file; do
         grep -qF "\`${file##*/}\`" "$readme" || echo "  $readme does not name ${file##*/}"
     done
 done)

@@ -1,6 +1,6 @@
 /* kl_model_save: records a function's calls as a graph with the tracer, and writes the graph as ONNX. */
 #include "export.h"
-#include "frontend/formats/tensor_file.h"
+#include "frontend/formats/file_open.h"
 #include <inttypes.h>
 #include <kiln/onnx.h>
 #include <string.h>
@@ -12,7 +12,7 @@ static bool read_captured(const kl_tracer *tr, const struct graph *g, uint32_t n
         const struct leaf *l = &g->input.v[i];
         size_t bytes = (size_t)shape_count(&g->shape[l->shape]) * dtype_size(l->dtype);
         bool own;
-        kl_tensor h = tracer_captured(tr, i, &own);
+        kl_tensor h = kl_traced_graph_functions()->captured(tr, i, &own);
         data[i] = kl_memory_alloc(bytes + 1);
         kl_status s = data[i] ? kl_read_at(NULL, h, data[i], bytes) : KL_ERR_MEMORY;
         if (s != KL_OK)
@@ -36,7 +36,7 @@ static bool write_model(const struct proto *model, const char *path, struct err 
 
 bool export_file(const struct graph *graph, const char *path, struct err *e)
 {
-    struct graph *g = graph_for_export(graph, e);
+    struct graph *g = kl_traced_graph_functions()->simplify(graph, e);
     uint32_t nin = g ? g->input.n : 0, nout = g ? g->nout : 0;
     const char **name = kl_memory_alloc(((size_t)nin + nout + 1) * sizeof *name);
     struct value_name *assigned = kl_memory_alloc(((size_t)nout + 1) * sizeof *assigned);
@@ -60,7 +60,7 @@ bool export_file(const struct graph *graph, const char *path, struct err *e)
     kl_memory_free(name);
     kl_memory_free(assigned);
     proto_free(&model);
-    graph_free(g);
+    kl_traced_graph_functions()->release(g);
     return ok;
 }
 
@@ -84,19 +84,24 @@ struct save { const char *path; uint32_t nin, nout; const char *const *in_names,
 
 static bool save_traced(const kl_tracer *tr, const struct save *s, struct err *e)
 {
-    struct graph *g = graph_for_export(tracer_graph(tr), e);
-    uint32_t ninput = tracer_graph(tr)->input.n;
+    const struct traced_graph_functions *graphs = kl_traced_graph_functions();
+    if (strcmp(graphs->version, KILN_VERSION) != 0)
+        return err_set(e, KL_ERR_INTERNAL, "libkiln-onnx is of version %s, libkiln of %s", KILN_VERSION,
+                       graphs->version);
+    const struct graph *recorded = graphs->recorded(tr);
+    struct graph *g = graphs->simplify(recorded, e);
+    uint32_t ninput = recorded->input.n;
     void **data = kl_memory_alloc((ninput + 1) * sizeof *data);
     struct proto model = {0};
     bool ok = g && (data || err_set(e, KL_ERR_MEMORY, "out of memory")) &&
-              read_captured(tr, tracer_graph(tr), s->nin, data, e) &&
+              read_captured(tr, recorded, s->nin, data, e) &&
               export_model(g, s->nin, s->in_names, (const void *const *)data, s->out_names, &model, e) &&
               write_model(&model, s->path, e);
     for (uint32_t i = 0; data && i < ninput; i++)
         kl_memory_free(data[i]);
     kl_memory_free(data);
     proto_free(&model);
-    graph_free(g);
+    graphs->release(g);
     return ok;
 }
 

@@ -106,3 +106,21 @@ int file_open_beside(const char *path, const char *location, int64_t *size, stru
     free(real);
     return fd;
 }
+
+bool dims_bytes(int rank, const int64_t *dims, size_t size, int64_t *count, size_t *bytes)
+{
+    bool empty = false, over = false;
+    int64_t n = 1, all;
+    for (int i = 0; i < rank; i++) {
+        if (dims[i] < 0)
+            return false;
+        empty |= dims[i] == 0;
+        over |= __builtin_mul_overflow(n, dims[i], &n);
+    }
+    if (empty)
+        n = 0;
+    over = (over && !empty) || __builtin_mul_overflow(n, (int64_t)size, &all);
+    *count = n;
+    *bytes = over ? 0 : (size_t)all;
+    return !over;
+}

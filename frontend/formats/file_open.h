@@ -1,4 +1,5 @@
-/* Opening files that users name.  All readers of this folder open files by these functions. */
+/* Opening and writing files that users name: all readers and writers of files do it by these functions.  Each library
+ * has its own copy of them. */
 #ifndef KILN_FILE_OPEN_H
 #define KILN_FILE_OPEN_H
 #define KL_NO_CALL_SITES
@@ -17,5 +18,21 @@ int file_open_read(const char *path, int64_t *size, struct file_error *why);
 /* The same of a file that the user's file `path` names: `location` is relative to the folder of `path`.  The file,
  * after all links, has to lie in that folder or, if `path` is a link, in the folder of the file that it leads to. */
 int file_open_beside(const char *path, const char *location, int64_t *size, struct file_error *why);
+
+/* Elements, and their bytes, of a shape; false: too many for memory. */
+bool dims_bytes(int rank, const int64_t *dims, size_t size, int64_t *count, size_t *bytes);
+
+/* ---- file_output.c: a file that is made beside another and takes its place ---- */
+struct file_out {
+    char *path, *beside;      /* beside NULL: the path itself is written to */
+    int fd;
+    size_t at;                /* bytes so far */
+    uint8_t *buffer;
+    size_t held;
+    struct file_error why;     /* the first error; later calls do nothing */
+};
+bool out_open(struct file_out *o, const char *path);
+void out_append(struct file_out *o, const void *bytes, size_t n);
+bool out_close(struct file_out *o, bool keep); /* keep: it takes its place; else, or where it failed, it is removed */
 
 #endif

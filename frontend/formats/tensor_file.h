@@ -59,23 +59,10 @@ struct file_value *file_value_add(kl_file *f);
 /* Zeroed memory that lives as long as the file; NULL: file_no_memory. */
 void *file_memory(kl_file *f, size_t bytes);
 char *file_string(kl_file *f, const void *bytes, size_t n);
-/* Elements, and their bytes, of a shape; false: too many for memory. */
-bool dims_bytes(int rank, const int64_t *dims, size_t size, int64_t *count, size_t *bytes);
 /* Sorts names; one that is there twice, or NULL. */
 const struct file_name *names_sort(struct file_name *v, uint32_t n);
 
-/* ---- file_write.c: a file that is made beside another and takes its place ---- */
-struct file_out {
-    char *path, *beside;      /* beside NULL: the path itself is written to */
-    int fd;
-    size_t at;                /* bytes so far */
-    uint8_t *buffer;
-    size_t held;
-    struct file_error why;     /* the first error; later calls do nothing */
-};
-bool out_open(struct file_out *o, const char *path);
-void out_append(struct file_out *o, const void *bytes, size_t n);
-bool out_close(struct file_out *o, bool keep); /* keep: it takes its place; else, or where it failed, it is removed */
+/* ---- file_write.c ---- */
 /* An item as it is written: its shape is known, its elements are read when their turn has come. */
 struct file_item { const char *name; kl_tensor tensor; kl_dtype dtype; int rank; int64_t dims[KL_MAX_RANK];
                    const void *data; size_t bytes; };

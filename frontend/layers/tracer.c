@@ -334,9 +334,10 @@ static kl_tensor captured_data(const char *op, const kl_tracer *tr, uint32_t i)
                                  .data = buffer_ref(c->data)});
 }
 
-const struct graph *tracer_graph(const kl_tracer *tr) { return tr->g; }
+static const struct graph *recorded_graph(const kl_tracer *tr) { return tr->g; }
 
-struct graph *graph_for_export(const struct graph *traced, struct err *e)
+/* A graph of ops that an exporter has, for graph_free. */
+static struct graph *simplify_for_export(const struct graph *traced, struct err *e)
 {
     struct graph *g = graph_clone(traced);
     if (g && passes_run_first(g, 0, FOR_EXPORT, NULL))
@@ -349,11 +350,18 @@ struct graph *graph_for_export(const struct graph *traced, struct err *e)
     return NULL;
 }
 
-kl_tensor tracer_captured(const kl_tracer *tr, uint32_t i, bool *own)
+static kl_tensor captured_input(const kl_tracer *tr, uint32_t i, bool *own)
 {
     const struct tracer_input *c = &tr->captured[i - tr->nin];
     *own = c->data != NULL;
     return *own ? captured_data("model_save", tr, i) : c->h;
+}
+
+const struct traced_graph_functions *kl_traced_graph_functions(void)
+{
+    static const struct traced_graph_functions functions = {KILN_VERSION, recorded_graph, captured_input,
+                                                            simplify_for_export, graph_free};
+    return &functions;
 }
 
 /* The graph's inputs: the given ones, whose types must be equal, and captured ones. false: reported. */

@@ -4,7 +4,7 @@
 
 const char *kl_version(void)
 {
-    return "0.2.0";
+    return KILN_VERSION;
 }
 
 /* ---- options, counters, dumps ---- */

@@ -2,9 +2,9 @@
 #   mode=header   each one's variant with a call site, and the macro that calls it with the caller's line.  `includer` is
 #                 the header that includes this: <kiln/kiln.h> <kiln/call_sites.h>, of all headers that it includes, and
 #                 each other header, such as <kiln/train/params.h>, its own <kiln/call_sites/train/params.h>
-#   mode=source   call_sites.c: the variants. Each sets the thread's call site around the plain function, so that no
-#                 call inside passes it on. The ops of ir/ops/ops.def, which is an argument in front of the headers, have
-#                 both in frontend/ops/ops.c, where the variant looks up the thread once.
+#   mode=source   the variants, for the library of `includer`. Each sets the thread's call site around the plain
+#                 function, so that no call inside passes it on. The ops of ir/ops/ops.def, which is an argument in front
+#                 of the headers, have both in frontend/ops/ops.c, where the variant looks up the thread once.
 # A prototype starts a line and ends with the first ';'.
 function trim(s) { gsub(/^[ \t\n]+|[ \t\n]+$/, "", s); return s }
 
@@ -48,10 +48,13 @@ function declare(text,    open, head, name, result, list, none) {
     none = list == "void"
     if (mode == "source" && name in row) return
     if (mode == "source") {
-        printf "%s%s_at(const kl_site *site%s)\n{\n    const kl_site *outer;\n" \
-               "    struct thread *thread = call_begin(site, &outer);\n    %sresult = %s(%s);\n" \
-               "    call_end(thread, outer);\n    return result;\n}\n", result, name, none ? "" : ", " list, result, name,
-               none ? "" : names_of(list)
+        # outside of libkiln.so by a public function
+        begin = includer == "kiln.h" ? "*outer;\n    struct thread *thread = call_begin(site, &outer);" \
+                                     : "*outer = kl_set_call_site(site);"
+        end_call = includer == "kiln.h" ? "call_end(thread, outer);" : "kl_set_call_site(outer);"
+        printf "%s%s_at(const kl_site *site%s)\n{\n    const kl_site %s\n    %sresult = %s(%s);\n    %s\n" \
+               "    return result;\n}\n", result, name, none ? "" : ", " list, begin, result, name,
+               none ? "" : names_of(list), end_call
         return
     }
     prototypes = prototypes wrapped(sprintf("KL_API %s%s_at(const kl_site *site%s);", result, name,
@@ -61,9 +64,10 @@ function declare(text,    open, head, name, result, list, none) {
 }
 
 BEGIN {
-    if (mode == "source") print "/* Made from the public headers by include/kiln/call_sites.awk. */\n" \
-                                "#include \"frontend/frontend.h\"\n#include <kiln/formats/dlpack.h>\n" \
-                                "#include <kiln/onnx.h>\n#include <kiln/train.h>\n"
+    if (mode == "source") printf "/* Made from the public headers by include/kiln/call_sites.awk. */\n%s\n" \
+                                 "#include <kiln/extend.h>\n#include <kiln/%s>\n",
+                                 includer == "kiln.h" ? "#include \"frontend/frontend.h\"\n" \
+                                 "#include <kiln/formats/dlpack.h>" : "#define KL_NO_CALL_SITES", includer
 }
 /^#ifndef KILN_[A-Z_]*_H$/ && !includer_guard { includer_guard = $2 } # the includer is the first of the headers
 /^EW[123]\(/ { split($0, part, /[(,]/); row["kl_" part[2]] }

@@ -1,4 +1,5 @@
-/* Training: parameters, modules, optimizers, data, files, loops.  <kiln/kiln.h> is included with it. */
+/* Training: parameters, modules, optimizers, data, files, loops; functions of libkiln-train.  <kiln/kiln.h> is included
+ * with it. */
 #ifndef KILN_TRAIN_H
 #define KILN_TRAIN_H
 #include <kiln/train/data.h>

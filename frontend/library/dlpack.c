@@ -1,6 +1,6 @@
 /* <kiln/formats/dlpack.h>: makes DLPack structs of tensors and tensors of DLPack structs, in version 1.0 and in the
  * older layout. */
-#include "tensor_file.h"
+#include "frontend/formats/file_open.h"
 #include <kiln/formats/dlpack.h>
 #include <stdlib.h>
 #include <string.h>
