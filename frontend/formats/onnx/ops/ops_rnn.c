@@ -97,6 +97,21 @@ static kl_tensor of_direction(struct node *n, uint32_t i, int d)
     return onnx_has(n, i) ? kl_squeeze(kl_narrow(onnx_widened(n, i), 0, d, 1), 0) : kl_none;
 }
 
+/* The weights of a direction, operand i, [4 H, D].  Of DynamicQuantizeLSTM they are integers [directions, D, 4 H] with a
+ * scale and zero point in operands `scale` and `scale` + 1, a number for each direction or each column of it; its
+ * products are of floats here, not of operands rounded to bytes as in onnxruntime. */
+static kl_tensor cell_weights(struct node *n, uint32_t i, uint32_t scale, int d)
+{
+    kl_tensor w = of_direction(n, i, d);
+    if (n->def->op->fn != onnx_dynamic_quantize_lstm)
+        return w;
+    kl_tensor s = of_direction(n, scale, d), z = of_direction(n, scale + 1, d);
+    w = kl_cast(w, KL_F32);
+    if (z.id)
+        w = kl_sub(w, kl_cast(z, KL_F32));
+    return kl_transpose(s.id ? kl_mul(w, s) : w, 0, 1);
+}
+
 /* Computes one direction: y [T, B, H], and the last h and cell [B, H]. */
 static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, int d, bool back, kl_tensor *out)
 {
@@ -104,7 +119,7 @@ static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, in
     kl_recurrent_options o = {.h = of_direction(n, 5, d), .length = length, .reverse = back,
                               .reset_last = onnx_attr_int(n, "linear_before_reset", 0),
                               .coupled = onnx_attr_int(n, "input_forget", 0), .activation = rnn_activate, .ctx = c};
-    kl_tensor w = of_direction(n, 1, d), b = of_direction(n, 3, d);
+    kl_tensor w = cell_weights(n, 1, 8, d), b = of_direction(n, 3, d);
     if (b.id) { /* of the inputs, then of the states */
         int64_t half = onnx_type_of(w).dims[0];
         o.bias = kl_narrow(b, 0, 0, half);
@@ -115,7 +130,7 @@ static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, in
         o.peephole = of_direction(n, 7, d);
     }
     cell_activations(c, d);
-    return kl_recurrent(c->kind, x, w, of_direction(n, 2, d), &o, out) == KL_OK;
+    return kl_recurrent(c->kind, x, w, cell_weights(n, 2, 10, d), &o, out) == KL_OK;
 }
 
 bool onnx_rnn(struct node *n)
@@ -151,3 +166,5 @@ bool onnx_rnn(struct node *n)
     }
     return true;
 }
+
+bool onnx_dynamic_quantize_lstm(struct node *n) { return onnx_rnn(n); }
