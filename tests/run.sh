@@ -17,6 +17,9 @@ jobs=${KILN_TEST_JOBS:-$(nproc)}
 logs=$scratch/test-logs
 mkdir -p "$logs"
 export KILN_CACHE_DIR=$scratch/test-cache MESA_SHADER_CACHE_DIR=$scratch/test-cache/mesa
+export KILN_TEST_COMPILED=$scratch/test-compiled # by tests/gpu/fake/fake_compiler.c
+# Mesa's device on the CPU runs a shader about once: LLVM's optimising of it costs more than that.
+export GALLIVM_PERF=nopt
 # Tests ask for more memory than there is, to see the error: the sanitizers' allocators must return NULL too.
 # gcc's leak checker crashes on the thread-local data of libraries opened late unless it leaves that alone.
 export ASAN_OPTIONS=allocator_may_return_null=1:intercept_tls_get_addr=0
@@ -28,7 +31,8 @@ fixed_addresses=
 if setarch -R true 2>/dev/null; then fixed_addresses='setarch -R'; fi
 unset KILN_DEVICE KILN_CODEGEN KILN_THREADS KILN_FUSE KILN_DUMP KILN_DUMP_DIR KILN_PROFILE KILN_LOG
 export KILN_CHECK=1
-rm -rf "$KILN_CACHE_DIR"
+rm -rf "$KILN_CACHE_DIR" "$KILN_TEST_COMPILED"
+mkdir -p "$MESA_SHADER_CACHE_DIR" "$KILN_TEST_COMPILED"
 
 # ./run test seeds --break ROW ...: the row's mechanism is off, its test has to fail.
 if [ "${1:-}" = seeds ] && [ "${2:-}" = --break ]; then

@@ -1,11 +1,16 @@
 /* NVRTC and hiprtc for fake_gpu.c: a kernel's text through the C++ compiler.  They compile for one architecture
- * each. */
+ * each.  What a text became is kept in the folder KILN_TEST_COMPILED, where that is set, under the text's hash: the
+ * processes and programs of a test run compile the same kernels many times. */
 #define _GNU_SOURCE
 #include "fake_gpu.h"
+#include "ir/hash/xxh3.h"
 #include "tests/gpu/gpu_block.h"
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -58,6 +63,90 @@ static char *read_file(const char *path, size_t *size)
     return p;
 }
 
+/* Writes the program's code beside `kept` and gives it that name. */
+static void keep_code(const struct program *p, const char *kept)
+{
+    char own[4128]; /* a thread compiles one program at a time */
+    snprintf(own, sizeof own, "%s.%ld.%p", kept, (long)getpid(), (const void *)p);
+    FILE *f = fopen(own, "wb");
+    if (!f)
+        return;
+    bool whole = fwrite(p->code, 1, p->code_size, f) == p->code_size;
+    if (fclose(f) || !whole || rename(own, kept))
+        unlink(own);
+}
+
+static const char *compiler_name(void)
+{
+    const char *name = getenv("CXX");
+    return name ? name : "c++";
+}
+
+/* The C++ of the program's text, of *size bytes. */
+static char *program_text(const struct program *p, size_t *size)
+{
+    char *text = NULL;
+    FILE *f = open_memstream(&text, size);
+    gpu_shim_write(f, p->source);
+    write_callers(f, p->source);
+    fclose(f);
+    return text;
+}
+
+/* Where the library of that text is kept; false: nowhere. */
+static bool kept_path(const char *text, size_t size, char *out, size_t room)
+{
+    const char *folder = getenv("KILN_TEST_COMPILED");
+    if (!folder)
+        return false;
+    char *key = NULL;
+    size_t n;
+    FILE *f = open_memstream(&key, &n);
+    fprintf(f, "%s " GPU_SHIM_FLAGS "\n", compiler_name());
+    fwrite(text, 1, size, f);
+    fclose(f);
+    struct xxh3_128 h = xxh3_128(key, n);
+    free(key);
+    return snprintf(out, room, "%s/%016" PRIx64 "%016" PRIx64 ".so", folder, h.high, h.low) < (int)room;
+}
+
+/* Processes that compile the same text at the same time do it one after the other: all but the first find it.  The
+ * file's descriptor, to be closed; -1: no lock. */
+static int lock_file(const char *kept)
+{
+    char path[4128];
+    snprintf(path, sizeof path, "%s.lock", kept);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0)
+        flock(fd, LOCK_EX);
+    return fd;
+}
+
+/* Sets the program's log and, if the text is right, its code.  kept: the library's new name, NULL: none. */
+static void run_compiler(struct program *p, const char *text, size_t size, const char *kept)
+{
+    char folder[] = "/tmp/kiln-fake-XXXXXX", source[64], library[64], log[64], command[512];
+    if (!mkdtemp(folder))
+        return;
+    snprintf(source, sizeof source, "%s/kernel.cpp", folder);
+    snprintf(library, sizeof library, "%s/kernel.so", folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    FILE *f = fopen(source, "w");
+    fwrite(text, 1, size, f);
+    fclose(f);
+    snprintf(command, sizeof command, "%s " GPU_SHIM_FLAGS " -o %s %s >%s 2>&1", compiler_name(), library, source, log);
+    int status = system(command);
+    p->log = read_file(log, &p->log_size);
+    p->log_size++;
+    p->code = status ? NULL : read_file(library, &p->code_size);
+    unlink(source);
+    if (p->code && kept)
+        keep_code(p, kept);
+    unlink(library);
+    unlink(log);
+    rmdir(folder);
+}
+
 EXPORT int nvrtcVersion(int *major, int *minor);
 int nvrtcVersion(int *major, int *minor)
 {
@@ -85,7 +174,6 @@ int nvrtcCompileProgram(struct program *p, int n, const char *const *option)
 {
     static const char target[] = "--gpu-architecture=";
     const char *arch = n && !strncmp(option[0], target, strlen(target)) ? option[0] + strlen(target) : "";
-    char folder[] = "/tmp/kiln-fake-XXXXXX", source[64], library[64], log[64], command[512];
     __atomic_fetch_add(&fake_gpu()->calls.compiles, 1, __ATOMIC_RELAXED);
     if (strcmp(arch, "sm_90a") && strcmp(arch, "gfx90a:sramecc+:xnack-")) {
         p->log = strdup("error: no such architecture");
@@ -97,30 +185,24 @@ int nvrtcCompileProgram(struct program *p, int n, const char *const *option)
         p->log_size = strlen(p->log) + 1;
         return 6;
     }
-    if (!mkdtemp(folder))
-        return 1;
-    snprintf(source, sizeof source, "%s/kernel.cpp", folder);
-    snprintf(library, sizeof library, "%s/kernel.so", folder);
-    snprintf(log, sizeof log, "%s/log", folder);
-    FILE *f = fopen(source, "w");
-    gpu_shim_write(f, p->source);
-    write_callers(f, p->source);
-    fclose(f);
-    const char *compiler = getenv("CXX");
-    snprintf(command, sizeof command, "%s " GPU_SHIM_FLAGS " -o %s %s >%s 2>&1", compiler ? compiler : "c++", library,
-             source, log);
-    int status = system(command);
-    p->log = read_file(log, &p->log_size);
-    p->log_size++;
-    p->code = read_file(library, &p->code_size);
+    size_t size;
+    char *text = program_text(p, &size), kept[4096];
+    bool keep = kept_path(text, size, kept, sizeof kept);
+    int lock = keep ? lock_file(kept) : -1;
+    p->code = keep ? read_file(kept, &p->code_size) : NULL;
+    if (p->code) {
+        p->log = strdup("");
+        p->log_size = 1;
+    } else {
+        run_compiler(p, text, size, keep ? kept : NULL);
+    }
+    free(text);
+    if (lock >= 0)
+        close(lock);
     if (p->code)
         /* an image does not say how long it is: here its head does, where nobody looks */
         memcpy(p->code + 9, &p->code_size, 7);
-    unlink(source);
-    unlink(library);
-    unlink(log);
-    rmdir(folder);
-    return status || !p->code;
+    return !p->code;
 }
 BOTH(nvrtcCompileProgram, hiprtcCompileProgram);
 
