@@ -2,7 +2,7 @@
  * elements.
  *
  * Two types with a scale for each block of elements are read as quantized tensors: Q8_0 and Q4_0, with 32 elements a
- * block along the innermost axis and an f16 scale before each block. */
+ * block along the innermost axis and an f16 scale before each block.  Those of gguf_blocks.def are decoded to f32. */
 #include "tensor_file.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,14 +25,15 @@ static const struct gguf_type {
     {26, "I32", KL_I32, BLOCKS_NONE, 1, 4}, {27, "I64", KL_I64, BLOCKS_NONE, 1, 8},
     {28, "F64", KL_F64, BLOCKS_NONE, 1, 8},
     {30, "BF16", KL_BF16, BLOCKS_NONE, 1, 2},
+#define BLOCKS(kind, number, name, fn, elements, bytes) {number, name, KL_F32, BLOCKS_##kind, elements, bytes},
+#include "gguf_blocks.def"
+#undef BLOCKS
 #define SIZE_ONLY(number, name, elements, bytes) {number, name, KL_DTYPE_COUNT, BLOCKS_NONE, elements, bytes}
-    SIZE_ONLY(3, "Q4_1", 32, 20), SIZE_ONLY(6, "Q5_0", 32, 22), SIZE_ONLY(7, "Q5_1", 32, 24),
-    SIZE_ONLY(10, "Q2_K", 256, 84), SIZE_ONLY(11, "Q3_K", 256, 110), SIZE_ONLY(12, "Q4_K", 256, 144),
-    SIZE_ONLY(13, "Q5_K", 256, 176), SIZE_ONLY(14, "Q6_K", 256, 210), SIZE_ONLY(15, "Q8_K", 256, 292),
-    SIZE_ONLY(16, "IQ2_XXS", 256, 66), SIZE_ONLY(17, "IQ2_XS", 256, 74), SIZE_ONLY(18, "IQ3_XXS", 256, 98),
-    SIZE_ONLY(19, "IQ1_S", 256, 50), SIZE_ONLY(20, "IQ4_NL", 32, 18), SIZE_ONLY(21, "IQ3_S", 256, 110),
-    SIZE_ONLY(22, "IQ2_S", 256, 82), SIZE_ONLY(23, "IQ4_XS", 256, 136), SIZE_ONLY(29, "IQ1_M", 256, 56),
-    SIZE_ONLY(34, "TQ1_0", 256, 54), SIZE_ONLY(35, "TQ2_0", 256, 66), SIZE_ONLY(39, "MXFP4", 32, 17),
+    SIZE_ONLY(15, "Q8_K", 256, 292), SIZE_ONLY(16, "IQ2_XXS", 256, 66), SIZE_ONLY(17, "IQ2_XS", 256, 74),
+    SIZE_ONLY(18, "IQ3_XXS", 256, 98),
+    SIZE_ONLY(19, "IQ1_S", 256, 50), SIZE_ONLY(21, "IQ3_S", 256, 110),
+    SIZE_ONLY(22, "IQ2_S", 256, 82), SIZE_ONLY(29, "IQ1_M", 256, 56),
+    SIZE_ONLY(34, "TQ1_0", 256, 54), SIZE_ONLY(35, "TQ2_0", 256, 66),
 #undef SIZE_ONLY
 };
 
@@ -275,8 +276,25 @@ static void take_blocks(const struct file_entry *e, uint8_t *ints, float *scale)
     }
 }
 
+static kl_tensor decoded_tensor(kl_file *f, const struct file_entry *e, kl_device device)
+{
+    const struct gguf_type *t = gguf_types;
+    int64_t count;
+    size_t bytes;
+    while (t->blocks != e->blocks)
+        t++;
+    dims_bytes(e->is.rank, e->is.dims, sizeof(float), &count, &bytes);
+    float *v = malloc(bytes + 1);
+    if (!v)
+        return kl_failf(NULL, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
+    blocks_decode(e->blocks, e->is.bytes / t->bytes, e->data, v);
+    return kl_wrap(device, KL_F32, e->is.rank, e->is.dims, v, free, v);
+}
+
 kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device)
 {
+    if (e->blocks != BLOCKS_Q4_0 && e->blocks != BLOCKS_Q8_0)
+        return decoded_tensor(f, e, device);
     bool four = e->blocks == BLOCKS_Q4_0;
     int rank = e->is.rank, last = rank - 1;
     int64_t count, ints_dims[KL_MAX_RANK] = {0}, scale_dims[KL_MAX_RANK] = {0};

@@ -8,7 +8,12 @@
 struct file_name { const char *name; uint32_t i; };
 
 /* A tensor in a file. */
-enum file_blocks { BLOCKS_NONE, BLOCKS_Q8_0, BLOCKS_Q4_0 };
+enum file_blocks {
+    BLOCKS_NONE, BLOCKS_Q8_0, BLOCKS_Q4_0,
+#define BLOCKS(kind, number, name, fn, elements, bytes) BLOCKS_##kind,
+#include "gguf_blocks.def"
+#undef BLOCKS
+};
 struct file_entry {
     kl_file_entry is;
     const uint8_t *data;      /* its elements; NULL: not looked at yet */
@@ -98,5 +103,9 @@ void safetensors_write(struct file_out *o, const struct file_item *items, uint32
 /* ---- gguf.c ---- */
 bool gguf_read(kl_file *f);
 kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device);
+
+/* ---- gguf_blocks.c ---- */
+/* n blocks of a kind of gguf_blocks.def as f32. */
+void blocks_decode(enum file_blocks kind, size_t n, const uint8_t *from, float *to);
 
 #endif

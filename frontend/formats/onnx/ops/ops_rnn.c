@@ -97,8 +97,8 @@ static kl_tensor of_direction(struct node *n, uint32_t i, int d)
     return onnx_has(n, i) ? kl_squeeze(kl_narrow(onnx_widened(n, i), 0, d, 1), 0) : kl_none;
 }
 
-/* The weights of a direction, operand i, [4 H, D].  Of DynamicQuantizeLSTM they are integers [directions, D, 4 H] with a
- * scale and zero point in operands `scale` and `scale` + 1, a number for each direction or each column of it; its
+/* The weights of a direction, operand i, [4 H, D].  Of DynamicQuantizeLSTM they are integers [directions, D, 4 H], with
+ * a scale and zero point in operands `scale` and `scale` + 1, a number for each direction or each column of it; its
  * products are of floats here, not of operands rounded to bytes as in onnxruntime. */
 static kl_tensor cell_weights(struct node *n, uint32_t i, uint32_t scale, int d)
 {

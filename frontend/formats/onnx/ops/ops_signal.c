@@ -144,8 +144,9 @@ bool onnx_stft(struct node *n)
         t = onnx_type_of(x);
     }
     if (t.rank != 3 || t.dims[2] < 1 || t.dims[2] > 2 || length < 1 || length > DFT_MAX || step < 1)
-        return onnx_fails(n, KL_ERR_SHAPE, "signals are [B, L], [B, L, 1] or [B, L, 2], the transforms of 1 to %lld elements; "
-                          "here of %lld, by steps of %lld", (long long)DFT_MAX, (long long)length, (long long)step);
+        return onnx_fails(n, KL_ERR_SHAPE, "signals are [B, L], [B, L, 1] or [B, L, 2], the transforms of 1 to %lld "
+                          "elements; here of %lld, by steps of %lld", (long long)DFT_MAX, (long long)length,
+                          (long long)step);
     int64_t bins = onnx_attr_int(n, "onesided", 1) ? length / 2 + 1 : length;
     kl_tensor part[2] = {kl_none, kl_none};
     for (int i = 0; i < t.dims[2]; i++) {
