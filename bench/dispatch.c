@@ -58,7 +58,7 @@ static bool trace_ops(void)
     return ok;
 }
 
-static kl_status add_many(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status add_many(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = in[0];

@@ -178,7 +178,7 @@ static bool measure_first(struct bench *b, const char *self, const char *name, c
 
 /* ---- --smoke: a small model of its own in place of the trained ones ---- */
 
-static kl_status predict(void *weight, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status predict(void *weight, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = kl_softmax(kl_relu(kl_matmul(in[0], *(kl_tensor *)weight)), -1);

@@ -50,7 +50,7 @@ static void model_close(struct model *m)
     kl_release(m->labels);
 }
 
-static kl_status body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nout;
     out[nin - 1] = kl_mul_scalar(in[nin - 1], 0.5);
@@ -61,7 +61,7 @@ static kl_status body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *o
     return KL_OK;
 }
 
-static kl_status more(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status more(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_lt(in[0], kl_const(kl_device_of(in[0]), KL_I32, ROUNDS_INSIDE));

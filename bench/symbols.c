@@ -100,7 +100,7 @@ static bool step_gpt_train(struct state *s, bool symbolic, int64_t batch, int64_
 
 static bool lstm_open(struct lstm *m, kl_device device)
 {
-    int n;
+    int64_t n;
     m->params = kl_params_new(device, KL_F32, 7);
     m->x = calloc(MAX_BATCH * MAX_LENGTH * LSTM_IN, sizeof *m->x);
     for (int i = 0; m->x && i < MAX_BATCH * MAX_LENGTH * LSTM_IN; i++)

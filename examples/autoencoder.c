@@ -106,7 +106,7 @@ static bool show(const struct run *r)
 static bool prepare(struct run *r)
 {
     const struct options *o = &r->opt;
-    int n;
+    int64_t n;
     r->device = kl_device_default();
     r->params = kl_params_new(r->device, KL_F32, (uint64_t)o->seed);
     if (kl_nn_linear_init(&r->encode[0], r->params, "encode.0", FASHION_PIXELS, HIDDEN, true) != KL_OK ||

@@ -345,7 +345,7 @@ static bool prepare(struct run *r)
 {
     const struct options *o = &r->opt;
     kl_adam_options adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
-    int n;
+    int64_t n;
     r->device = o->device ? kl_device_named(o->device) : kl_device_default();
     if (!r->device.id)
         return fail("no device", kl_last_error());

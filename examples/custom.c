@@ -54,8 +54,8 @@ static kl_status topk_run(void *ctx, const kl_custom_call *call)
 }
 
 /* in: x, values, places, the gradient of the values.  It goes to where the values came from. */
-static kl_status topk_gradient(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, uint32_t nin,
-                               kl_tensor *out, uint32_t nout)
+static kl_status topk_gradient(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, int64_t nin,
+                               kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)attr, (void)attr_bytes, (void)nin, (void)nout;
     int64_t dims[2];

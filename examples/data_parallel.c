@@ -21,7 +21,7 @@ struct run {
     kl_comm *comm;
     kl_params *params;
     const kl_tensor *list;       /* of the parameters */
-    int n;
+    int64_t n;
     kl_nn_linear layer[3];
     kl_comm_shards *shards;      /* with --sharded 1, else NULL */
     kl_optimizer *adam;
@@ -72,7 +72,8 @@ static bool prepare(struct run *r)
     r->comm = kl_comm_new(NULL);
     if (!r->comm)
         return false;
-    int rank = kl_comm_rank(r->comm), ranks = kl_comm_ranks(r->comm), parts;
+    int rank = kl_comm_rank(r->comm), ranks = kl_comm_ranks(r->comm);
+    int64_t parts;
     r->device = kl_device_default();
     r->params = kl_params_new(r->device, KL_F32, (uint64_t)o->seed + (uint64_t)rank);
     for (int i = 0; i < 3; i++) {

@@ -27,7 +27,7 @@ struct run {
 
 static kl_nn_linear first[2];
 
-static kl_status predict(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status predict(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     int64_t dims[KL_MAX_RANK];
     (void)ctx, (void)nin, (void)nout;
@@ -47,7 +47,7 @@ static kl_tensor known(kl_tensor labels)
 static bool write_model(struct run *r, const char *path)
 {
     kl_params *params = kl_params_new(r->device, KL_F32, (uint64_t)r->opt.seed);
-    int n = 0;
+    int64_t n = 0;
     bool ok = kl_nn_linear_init(&first[0], params, "hidden", FASHION_PIXELS, HIDDEN, true) == KL_OK &&
               kl_nn_linear_init(&first[1], params, "head", HIDDEN, FASHION_CLASSES, true) == KL_OK;
     const kl_tensor *list = kl_params_trained(params, &n);

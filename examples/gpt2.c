@@ -355,7 +355,8 @@ static bool train(const struct gpt2 *m, const struct options *o)
     kl_tokens tokens = {0};
     kl_tokens_windows windows = {.tokens = &tokens, .length = (int64_t)o->length};
     kl_adam_options options = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = o->decay};
-    int n, steps = (int)o->steps;
+    int64_t n;
+    int steps = (int)o->steps;
     const kl_tensor *list = kl_params_trained(m->params, &n);
     if (steps && windows.length > m->length)
         return fail("--length", "longer than the model's longest");

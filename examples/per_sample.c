@@ -13,7 +13,7 @@ static const int64_t shape[PARAMETERS][2] = {{INPUTS, HIDDEN}, {HIDDEN}, {HIDDEN
 static const int rank[PARAMETERS] = {2, 1, 2, 1};
 
 /* in: an image [INPUTS] and its label []; out: the loss's gradient in each parameter. */
-static kl_status sample_gradients(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status sample_gradients(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const kl_tensor *p = ctx;
     (void)nin;

@@ -92,7 +92,7 @@ int main(int argc, char **argv)
 {
     static const int64_t width[4] = {1, WIDTH, WIDTH, 1};
     struct run r = {.device = kl_device_default(), .steps = argc > 1 ? atoll(argv[1]) : 20000};
-    int n = 0;
+    int64_t n = 0;
     bool ok = (r.params = kl_params_new(r.device, KL_F32, 1)) != NULL;
     for (int i = 0; i < 3 && ok; i++) {
         char name[16];

@@ -120,7 +120,7 @@ static bool prepare(struct run *r)
 {
     const struct options *o = &r->opt;
     kl_sgd_options sgd = {.momentum = 0.9, .weight_decay = 5e-4, .nesterov = true};
-    int n;
+    int64_t n;
     r->device = kl_device_default();
     r->params = kl_params_new(r->device, KL_F32, (uint64_t)o->seed);
     if (!r->params || !network_init(r))

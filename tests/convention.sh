@@ -67,7 +67,7 @@ violations() {
                 type = substr(split_name, 1, RSTART - 1)
                 before = i > 1 ? p[i - 1] : ""
                 # B: a list of tensors comes after its number; a start has as many as there are axes
-                if (type ~ /^const kl_tensor \*$/ && before !~ /(int|int64_t|uint32_t) (n[a-z]*|rank)$/ &&
+                if (type ~ /^const kl_tensor \*$/ && before !~ /(int (naxes|rank)|int64_t n[a-z]*)$/ &&
                     word !~ /^(start|gradients)$/)
                     bad("B", word " is a list without its number before it")
                 # C: outputs are last: what follows one is an output, or the size of the memory that it points to
@@ -86,11 +86,15 @@ violations() {
                 if (word ~ /^(count|length|rows|columns|classes|batch|width)$/ && type ~ /^(int|uint32_t|unsigned) $/ &&
                     name !~ /gather_nd|kl_tokens_open/)
                     bad("A", word " is a count, but no int64_t")
-                if (word ~ /^n(in|out|inputs|outputs|slots|meta|carried|scanned|stacked|results)$/ &&
-                    type != "int64_t ")
+                if (word ~ /^n(in|out|inputs|outputs|slots|meta|carried|scanned|stacked|results)?$/ &&
+                    type !~ /^int64_t [*]?$/ && p[i] != "size_t n")
                     bad("A", word " is a count, but no int64_t")
+                if (type ~ /^uint32_t $/ && word != "i" && p[i + 1] ~ /[*]/)
+                    bad("A", word " is before a list, but no int64_t")
             }
-            if (name ~ /_count$/ && result != "int64_t ") bad("A", "returns a count, but no int64_t")
+            if (name ~ /_(count|inputs|outputs|results|weights|parts|states|slots|enumerate)$/ &&
+                result ~ /^(int|uint32_t|unsigned|size_t) $/)
+                bad("A", "returns a count, but no int64_t")
             if (name ~ /(^|_)(most|least|places|place|carrier|reduce_max|reduce_min|reduce_prod)($|_)/)
                 bad("E", "a word that the convention replaces")
         }
@@ -132,13 +136,18 @@ KL_API kl_status kl_outputs(kl_tensor *out, int axis);
 KL_API kl_tensor kl_options(kl_tensor a, const kl_x_options *options, int axis);
 KL_API kl_tensor kl_places(kl_tensor a);
 KL_API uint32_t kl_things_count(const kl_things *things);
+KL_API int kl_things_outputs(const kl_things *things);
+KL_API_AT kl_tensor kl_many(int n, const kl_tensor *parts);
 KL_API kl_status kl_ranks(int64_t axis);
 KL_API kl_thing *kl_thing_new(void); /* without a kl_thing_free */
 KL_API kl_status kl_area_begin(void);
 END
-planted='A kl_ranks: axis is no int
+planted='A kl_many: n is a count, but no int64_t
+A kl_ranks: axis is no int
 A kl_things_count: returns a count, but no int64_t
+A kl_things_outputs: returns a count, but no int64_t
 B kl_lists: in is a list without its number before it
+B kl_many: parts is a list without its number before it
 C kl_outputs: axis comes after the output out
 D kl_options: axis comes after the options
 E kl_places: a word that the convention replaces
@@ -173,8 +182,9 @@ cat "$scratch/unknown"
 f=$((f + $(wc -l <"$scratch/unknown")))
 
 # Functions that take a number of list elements are called with wrong ones.
-for name in $(declarations include/kiln | sed -nE '
-    /int64_t n(in|out|inputs|outputs|slots|meta|carried|scanned|stacked|results)[,)]/ s/.*(kl_[a-z_0-9]*)\(.*/\1/p'); do
+lists='int64_t n(in|out|inputs|outputs|slots|meta|carried|scanned|stacked|results)[,)]'
+for name in $(declarations include/kiln | grep -E "$lists|int64_t n, (const )?kl_(tensor|device) \*" |
+    sed -E 's/.*(kl_[a-z_0-9]*)\(.*/\1/'); do
     grep -q "$name(" tests/api/numbers/api_counts.c || {
         f=$((f + 1))
         echo "FAIL tests/api/numbers/api_counts.c does not call $name with a wrong number of elements"

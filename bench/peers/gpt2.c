@@ -123,7 +123,7 @@ static bool measure_training(struct bench *b, kl_device device, int threads)
     kl_adam_options options = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
     struct peer peer[SYSTEMS] = {0};
     struct gpt2 m = {0};
-    int n;
+    int64_t n;
     kl_set_option("threads", threads);
     for (int s = 0; s < SYSTEMS; s++) {
         took[s].n = 0;

@@ -9,7 +9,7 @@
 enum { LENGTH = 500, STEPS = 150 };
 
 /* in[0]: y_(t-1), in[1]: x_t; *ctx: decay.  out[0]: y_t, carried to the next element, out[1]: the same, stacked. */
-static kl_status average(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status average(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     kl_tensor decay = *(kl_tensor *)ctx;

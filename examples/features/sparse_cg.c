@@ -11,14 +11,14 @@ static kl_tensor inner(kl_tensor a, kl_tensor b) { return kl_sum_all(kl_mul(a, b
 /* The values of the loop: x, the residual b - A x, the direction, |residual|^2, iterations. */
 enum { X, R, P, RR, COUNT, VALUES };
 
-static kl_status goes_on(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status goes_on(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_gt(in[RR], kl_full(kl_device_of(in[RR]), KL_F64, 0, NULL, 1e-20));
     return KL_OK;
 }
 
-static kl_status iterate(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status iterate(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     const kl_tensor *part = ctx;

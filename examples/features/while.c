@@ -6,14 +6,14 @@
 enum { N = 5 };
 
 /* in[0]: r, in[1]: the largest change so far, in[2]: iterations; *ctx: a. */
-static kl_status goes_on(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status goes_on(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_gt(in[1], kl_full(kl_device_of(in[1]), KL_F32, 0, NULL, 1e-5));
     return KL_OK;
 }
 
-static kl_status newton(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status newton(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     kl_tensor a = *(kl_tensor *)ctx;

@@ -107,7 +107,7 @@ struct backend_use {
     struct custom_use custom;
 };
 
-static kl_status backend_kernel_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status backend_kernel_value(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct backend_use *u = ctx;
     return record_custom(call_label(u->call), &u->custom, nin, in, nout, out);
@@ -115,7 +115,7 @@ static kl_status backend_kernel_value(void *ctx, const kl_tensor *in, uint32_t n
 
 /* The operands are followed by the result and its gradient: computes the gradient of sum(op(operands) * gradient) with
  * respect to each operand. */
-static kl_status backend_kernel_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status backend_kernel_gradient(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct backend_use *u = ctx;
     struct call again = *u->call->graph;

@@ -436,9 +436,9 @@ kl_status kl_redispatch_below(kl_call *c)
 const char *kl_call_op(const kl_call *c) { return c->op->name; }
 const char *kl_call_schema(const kl_call *c) { return c->op->schema ? c->op->schema : c->op->name; }
 kl_key kl_call_key(const kl_call *c) { return c->key; }
-uint32_t kl_call_inputs(const kl_call *c) { return c->nin; }
+int64_t kl_call_inputs(const kl_call *c) { return c->nin; }
 kl_tensor kl_call_input(const kl_call *c, uint32_t i) { return i < c->nin ? c->in[i] : kl_none; }
-uint32_t kl_call_results(const kl_call *c) { return c->nout; }
+int64_t kl_call_results(const kl_call *c) { return c->nout; }
 kl_tensor kl_call_result(const kl_call *c, uint32_t i) { return i < c->nout ? c->out[i] : kl_none; }
 
 void kl_call_set_input(kl_call *c, uint32_t i, kl_tensor t)

@@ -23,9 +23,9 @@ kl_tensor kl_model_read_tensor(kl_device device, const char *path)
 
 /* These need a model, and there is none in this build. */
 void kl_model_close(kl_model *model) { (void)model; }
-uint32_t kl_model_inputs(const kl_model *model) { return (void)model, 0; }
-uint32_t kl_model_outputs(const kl_model *model) { return (void)model, 0; }
-uint32_t kl_model_weights(const kl_model *model) { return (void)model, 0; }
+int64_t kl_model_inputs(const kl_model *model) { return (void)model, 0; }
+int64_t kl_model_outputs(const kl_model *model) { return (void)model, 0; }
+int64_t kl_model_weights(const kl_model *model) { return (void)model, 0; }
 const char *kl_model_weight_name(const kl_model *model, uint32_t i) { return (void)model, (void)i, NULL; }
 kl_tensor kl_model_weight(const kl_model *model, const char *name) { return (void)model, (void)name, kl_none; }
 

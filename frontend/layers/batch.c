@@ -245,7 +245,7 @@ static void batch_elementwise(struct batch *b, ref r)
 
 struct node_use { struct batch *b; ref r; };
 
-static kl_status record_plain(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status record_plain(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct node_use *use = ctx;
     kl_tensor all[MAX_OPERANDS] = {{0}}; /* plain reads that many */

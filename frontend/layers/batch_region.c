@@ -13,7 +13,7 @@ struct batched_region {
 };
 struct region_use { struct batched_region part[2]; };
 
-static kl_status run_part(struct batched_region *p, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status run_part(struct batched_region *p, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct batch inner = {.t = p->b->t, .size = p->b->size, .different = p->b->different};
     bool *batched = mem_alloc(nout + 1);
@@ -26,12 +26,12 @@ static kl_status run_part(struct batched_region *p, const kl_tensor *in, uint32_
     return ok ? KL_OK : KL_ERR_MEMORY;
 }
 
-static kl_status batch_first_region(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status batch_first_region(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     return run_part(&((struct region_use *)ctx)->part[0], in, nin, out, nout);
 }
 
-static kl_status batch_second_region(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status batch_second_region(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     return run_part(&((struct region_use *)ctx)->part[1], in, nin, out, nout);
 }

@@ -53,15 +53,17 @@ kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient)
     return by_scale("loss_scale_down", s, gradient, false);
 }
 
-kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients)
+kl_tensor kl_loss_scale_finite(int64_t n, const kl_tensor *gradients)
 {
     struct thread *t = checked_begin("loss_scale_finite");
     kl_tensor all = kl_none;
     if (!t)
         return op_failed();
+    if (!counts_valid(t, "loss_scale_finite", COUNTS({"n", n})))
+        return compose_end(t, poison(t));
     if (n < 1 || !gradients)
         return compose_end(t, refuse(t, KL_ERR_ARGUMENT, "loss_scale_finite: no gradients"));
-    for (int i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         kl_tensor one = kl_all(kl_is_finite(gradients[i]), 0, NULL, false);
         all = i ? kl_and(all, one) : one;
     }

@@ -143,7 +143,7 @@ kl_status kl_op_profile_begin(void)
     return KL_OK;
 }
 
-kl_status kl_op_profile_end(uint32_t *n, const kl_op_record **records)
+kl_status kl_op_profile_end(int64_t *n, const kl_op_record **records)
 {
     struct thread *t = thread_self();
     struct op_profile *p = t ? t->op_profile : NULL;

@@ -203,7 +203,7 @@ static struct quant_operand side_in(const struct float_product *w, unsigned i, c
     return s;
 }
 
-static kl_status float_product_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status float_product_value(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct float_product *w = ctx;
     struct quant_operand a = side_in(w, 0, in), b = side_in(w, 1, in);
@@ -230,7 +230,7 @@ static kl_tensor float_of(const struct float_product *w, unsigned i, const kl_te
     return record(&d);
 }
 
-static kl_status float_product_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status float_product_gradient(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct float_product *w = ctx;
     kl_tensor y = dot_of(w->c, float_of(w, 0, in), float_of(w, 1, in));

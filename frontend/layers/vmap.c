@@ -71,7 +71,7 @@ static bool vmap_install(struct err *e)
 
 /* ---- the function, for one element ---- */
 
-static kl_status call_function(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status call_function(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct mapped *m = ctx;
     struct thread *t = m->t;

@@ -332,7 +332,7 @@ char *kl_layer_text(kl_tensor h, char *buf, size_t size)
     return buf;
 }
 
-uint32_t kl_layer_parts(kl_tensor h)
+int64_t kl_layer_parts(kl_tensor h)
 {
     const struct wrapper *w = thread_self() ? wrapper_of(h, NULL) : NULL;
     return w ? w->n : 0;

@@ -127,7 +127,7 @@ int kl_device_index(kl_device d)
     return !device_valid(d) ? -1 : i < DEVICE_CUDA ? 0 : i % DEVICES_A_KIND;
 }
 
-uint32_t kl_device_enumerate(uint32_t kinds, uint32_t room, kl_device *out)
+int64_t kl_device_enumerate(uint32_t kinds, int64_t room, kl_device *out)
 {
     uint32_t n = 0;
     for (unsigned k = 0; k < KL_DEVICE_KINDS; k++) {

@@ -263,15 +263,18 @@ static kl_tensor einsum_contract(struct einsum *e)
     return kl_permute(all.x, axes); /* permuted even if nothing changes: a new handle */
 }
 
-kl_tensor kl_einsum(const char *subscripts, int n, const kl_tensor *operand)
+kl_tensor kl_einsum(const char *subscripts, int64_t n, const kl_tensor *operand)
 {
     struct thread *t = thread_self();
-    struct einsum e = {.t = t, .text = subscripts, .n = n};
+    struct einsum e = {.t = t, .text = subscripts};
     if (!t)
         return kl_none;
+    if (!counts_valid(t, "einsum", COUNTS({"n", n})))
+        return op_failed();
+    e.n = (int)n;
     if (!subscripts || !operand || n < 1 || n > TERMS)
         return refuse(t, KL_ERR_ARGUMENT, "einsum: needs subscripts and 1..%d operands, got %d", TERMS,
-                      operand ? n : 0);
+                      operand ? (int)n : 0);
     if (!einsum_parse(&e) || !check_operands(&e, operand) || !(t = checked_begin("einsum")))
         return op_failed();
     return compose_end(t, einsum_contract(&e));

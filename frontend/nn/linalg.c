@@ -60,7 +60,7 @@ static kl_tensor matrices_result(const struct matrices *x, const char *op, kl_te
 /* ---- triangular equations ---- */
 
 /* Carried: the remainder of b.  Scanned: column j of the matrix, its diagonal element, j.  Stacked: row j of x. */
-static kl_status substitute_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status substitute_column(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
@@ -87,7 +87,7 @@ static kl_tensor substitute_all(struct matrices *x, kl_tensor a, kl_tensor b)
     return kl_permute(out[1], (int[]){1, 0, 2});
 }
 
-static kl_status triangular_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status triangular_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = substitute_all(ctx, in[0], in[1]);
@@ -95,7 +95,7 @@ static kl_status triangular_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_
 }
 
 /* in: a, b, x, x's gradient */
-static kl_status triangular_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status triangular_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices x = *(struct matrices *)ctx;
     (void)nin, (void)nout;
@@ -130,7 +130,7 @@ kl_tensor kl_triangular_solve(kl_tensor a, kl_tensor b, bool upper, bool transpo
 /* ---- Cholesky ---- */
 
 /* Carried: the remainder of the matrix.  Scanned: j.  Stacked: column j of L. */
-static kl_status cholesky_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status cholesky_column(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
@@ -142,7 +142,7 @@ static kl_status cholesky_column(void *ctx, const kl_tensor *in, uint32_t nin, k
     return KL_OK;
 }
 
-static kl_status cholesky_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status cholesky_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
@@ -154,7 +154,7 @@ static kl_status cholesky_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_te
 
 /* in: a, L, L's gradient: of S = L^-T P L^-1, P the lower triangle of L^T L' with half its diagonal, the symmetric
  * part. */
-static kl_status cholesky_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status cholesky_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices x = *(struct matrices *)ctx;
     (void)nin, (void)nout;
@@ -186,7 +186,7 @@ kl_tensor kl_cholesky(kl_tensor a)
 /* ---- general equations ---- */
 
 /* Carried: [a | b], and the sign of the permutation so far, [B].  Scanned: j.  Stacked: the pivots. */
-static kl_status eliminate_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status eliminate_column(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
@@ -225,7 +225,7 @@ static kl_tensor solve_by_elimination(struct matrices *x, kl_tensor a, kl_tensor
     return substitute_all(&u, kl_narrow(out[0], 2, 0, x->n), kl_narrow(out[0], 2, x->n, x->m));
 }
 
-static kl_status solve_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status solve_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = solve_by_elimination(ctx, in[0], in[1]);
@@ -233,7 +233,7 @@ static kl_status solve_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tenso
 }
 
 /* in: a, b, x, x's gradient */
-static kl_status solve_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status solve_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
@@ -270,7 +270,7 @@ kl_tensor kl_inverse(kl_tensor a)
     return compose_end(t, matrices_result(&x, "inverse", solve_system(&x, a, one), &v.shape));
 }
 
-static kl_status det_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status det_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
@@ -281,7 +281,7 @@ static kl_status det_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
 }
 
 /* in: a, det, its gradient; det a^-T */
-static kl_status det_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status det_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
@@ -310,7 +310,7 @@ kl_tensor kl_det(kl_tensor a)
 /* ---- QR ---- */
 
 /* Carried: the matrix that becomes R, [B, n, m].  Scanned: j.  Stacked: the reflections I - v v^T, v [B, n]. */
-static kl_status reflect_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status reflect_column(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
@@ -333,7 +333,7 @@ static kl_status reflect_column(void *ctx, const kl_tensor *in, uint32_t nin, kl
     return KL_OK;
 }
 
-static kl_status reflect_back(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status reflect_back(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_sub(in[0], kl_mul(kl_unsqueeze(in[1], 2), kl_matmul(kl_unsqueeze(in[1], 1), in[0])));
@@ -341,7 +341,7 @@ static kl_status reflect_back(void *ctx, const kl_tensor *in, uint32_t nin, kl_t
 }
 
 /* in [B, n, m], n >= m; out: q, r */
-static kl_status qr_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status qr_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
@@ -354,7 +354,7 @@ static kl_status qr_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
 }
 
 /* in: a, q, r, their gradients: (q' + q copyltu(r r'^T - q'^T q)) r^-T, copyltu: the lower triangle, mirrored */
-static kl_status qr_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status qr_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices x = *(struct matrices *)ctx;
     (void)nin, (void)nout;

@@ -70,7 +70,7 @@ static kl_tensor gru_step(struct recurrent_cell *c, kl_tensor x, kl_tensor h)
 }
 
 /* Carried: h, and of LSTM the cell.  Scanned: x, and, masked, which sequences still go on.  Stacked: h. */
-static kl_status recurrent_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status recurrent_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct recurrent_cell *c = ctx;
     bool two = c->kind == KL_CELL_LSTM;

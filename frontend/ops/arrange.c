@@ -5,10 +5,12 @@
 
 /* ---- joining and splitting ---- */
 
-kl_tensor kl_stack(int n, const kl_tensor *parts, int axis)
+kl_tensor kl_stack(int64_t n, const kl_tensor *parts, int axis)
 {
     struct thread *t = thread_self();
     struct view v;
+    if (t && !counts_valid(t, "stack", COUNTS({"n", n})))
+        return op_failed();
     if (t && (n < 1 || !parts))
         return refuse(t, KL_ERR_ARGUMENT, "stack: no tensors");
     if (!t || !describe(t, "stack", "the first tensor", parts[0], &v))
@@ -20,7 +22,7 @@ kl_tensor kl_stack(int n, const kl_tensor *parts, int axis)
         mem_free(whole);
         return op_failed();
     }
-    for (int i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         whole[i] = kl_unsqueeze(parts[i], axis);
     /* after the last axis, -1 is the new axis, as in unsqueeze */
     kl_tensor r = kl_concat(n, whole, axis);
@@ -28,7 +30,7 @@ kl_tensor kl_stack(int n, const kl_tensor *parts, int axis)
     return compose_end(t, r);
 }
 
-kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts)
+kl_status kl_split(kl_tensor a, int axis, int64_t n, const int64_t *counts, kl_tensor *parts)
 {
     struct thread *t = thread_self();
     struct view v;
@@ -36,21 +38,23 @@ kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts, kl_tenso
     char text[SHAPE_TEXT];
     if (!t)
         return KL_ERR_MEMORY;
+    if (!counts_valid(t, "split", COUNTS({"n", n})))
+        return t->last.code;
     if (n < 1 || !parts)
         return fail(t, KL_ERR_ARGUMENT, "split: no parts");
-    for (int i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         parts[i] = kl_none;
     if (!describe(t, "split", "the tensor", a, &v) || !axis_of(t, "split", &v.shape, axis, &at))
         return t->last.code;
     int64_t length = v.shape.dim[at], sum = 0;
     bool fits = counts || length % n == 0;
-    for (int i = 0; fits && i < n; i++)
+    for (int64_t i = 0; fits && i < n; i++)
         fits = !counts || (counts[i] >= 0 && !__builtin_add_overflow(sum, counts[i], &sum));
     if (!fits || (counts && sum != length))
         return fail(t, KL_ERR_SHAPE, "split: axis %d of %s does not fall into %s %d parts", axis,
-                    shape_text(&v.shape, text, sizeof text), counts ? "these" : "equal", n);
+                    shape_text(&v.shape, text, sizeof text), counts ? "these" : "equal", (int)n);
     int64_t start = 0;
-    for (int i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         int64_t count = counts ? counts[i] : length / n;
         parts[i] = kl_narrow(a, axis, start, count);
         start += count;

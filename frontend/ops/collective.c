@@ -27,10 +27,11 @@ static bool lists_given(struct thread *t, const char *op, uint32_t n, const void
 }
 
 /* Looks up the tensors. */
-static bool collective_begin(struct collective *c)
+static bool collective_begin(struct collective *c, int64_t n)
 {
     c->t = thread_self();
-    if (!c->t || !lists_given(c->t, c->op, c->n, c->in, c->out))
+    if (!c->t || !counts_valid(c->t, c->op, COUNTS({"n", n})) ||
+        !lists_given(c->t, c->op, c->n, c->in, c->out))
         return false;
     c->view = mem_alloc(c->n * sizeof *c->view);
     if (!c->view)
@@ -118,10 +119,10 @@ static void collective_send(struct collective *c, kl_tensor all)
     c->t->last = last;
 }
 
-kl_status kl_all_reduce(kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out)
+kl_status kl_all_reduce(kl_reduction kind, int64_t n, const kl_tensor *in, kl_tensor *out)
 {
-    struct collective c = {.op = "all_reduce", .kind = kind, .n = n, .in = in, .out = out};
-    bool ok = collective_begin(&c) && views_match(&c);
+    struct collective c = {.op = "all_reduce", .kind = kind, .n = count_or_none(n), .in = in, .out = out};
+    bool ok = collective_begin(&c, n) && views_match(&c);
     if (ok)
         collective_send(&c, collective_reduce(&c, c.view[0].device, -1, 0));
     return collective_finish(&c, ok);
@@ -142,34 +143,37 @@ static kl_tensor gather_all(const struct collective *c, int axis)
     return all;
 }
 
-kl_status kl_all_gather(int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
+kl_status kl_all_gather(int axis, int64_t n, const kl_tensor *in, kl_tensor *out)
 {
-    struct collective c = {.op = "all_gather", .n = n, .in = in, .out = out};
-    bool ok = collective_begin(&c);
+    struct collective c = {.op = "all_gather", .n = count_or_none(n), .in = in, .out = out};
+    bool ok = collective_begin(&c, n);
     if (ok)
         collective_send(&c, gather_all(&c, axis));
     return collective_finish(&c, ok);
 }
 
-kl_status kl_reduce_scatter(kl_reduction kind, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
+kl_status kl_reduce_scatter(kl_reduction kind, int axis, int64_t n, const kl_tensor *in,
+                               kl_tensor *out)
 {
-    struct collective c = {.op = "reduce_scatter", .kind = kind, .n = n, .in = in, .out = out};
+    struct collective c = {.op = "reduce_scatter", .kind = kind, .n = count_or_none(n), .in = in,
+                           .out = out};
     uint32_t at = 0;
-    bool ok = collective_begin(&c) && views_match(&c) && axis_of(c.t, c.op, &c.view[0].shape, axis, &at);
+    bool ok = collective_begin(&c, n) && views_match(&c) && axis_of(c.t, c.op, &c.view[0].shape, axis, &at);
     char text[SHAPE_TEXT];
-    if (ok && c.view[0].shape.dim[at] % n)
+    if (ok && c.view[0].shape.dim[at] % c.n)
         ok = fail(c.t, KL_ERR_SHAPE, "%s: axis %u of %s is not %u equal parts", c.op, at,
-                  shape_text(&c.view[0].shape, text, sizeof text), n) == KL_OK;
-    for (uint32_t i = 0; i < n && ok; i++)
+                  shape_text(&c.view[0].shape, text, sizeof text), c.n) == KL_OK;
+    for (uint32_t i = 0; i < c.n && ok; i++)
         out[i] = collective_reduce(&c, c.view[i].device, i, at);
     return collective_finish(&c, ok);
 }
 
-kl_status kl_broadcast(kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out)
+kl_status kl_broadcast(kl_tensor a, int64_t n, const kl_device *device, kl_tensor *out)
 {
-    struct collective c = {.t = thread_self(), .op = "broadcast", .n = n, .out = out};
-    bool ok = c.t && lists_given(c.t, c.op, n, device, out);
-    for (uint32_t i = 0; i < n && ok; i++)
+    struct collective c = {.t = thread_self(), .op = "broadcast", .n = count_or_none(n), .out = out};
+    bool ok = c.t && counts_valid(c.t, c.op, COUNTS({"n", n})) &&
+              lists_given(c.t, c.op, c.n, device, out);
+    for (uint32_t i = 0; i < c.n && ok; i++)
         out[i] = kl_to(a, device[i]);
     return collective_finish(&c, ok);
 }

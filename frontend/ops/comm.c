@@ -172,7 +172,7 @@ static kl_status record_collective(const struct collect *c, int gradient_of, con
     return record_op(c, c->op, gradient_of, "", in, nin, out);
 }
 
-static kl_status collect_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status collect_value(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nout;
     return record_collective(ctx, 0, in, nin, out);
@@ -180,7 +180,7 @@ static kl_status collect_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_
 
 /* The gradient of the sum of what all ranks compute.  in: the tensor, a token or none, both results, and the gradient
  * of the first result. */
-static kl_status collect_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status collect_gradient(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     static const enum comm_op of[] = {[COMM_ALL_REDUCE] = COMM_ALL_REDUCE, [COMM_REDUCE_SCATTER] = COMM_ALL_GATHER,
                                       [COMM_ALL_GATHER] = COMM_REDUCE_SCATTER, [COMM_BROADCAST] = COMM_REDUCE};

@@ -159,13 +159,17 @@ static kl_status loss_reaches_some(struct thread *t, kl_tensor loss, int n, cons
                                 : fail(t, KL_ERR_GRAD, "grads: the loss depends on none of the %d tensors", n);
 }
 
-kl_status kl_grads(kl_tensor loss, int n, const kl_tensor *wrt, kl_tensor *gradients)
+kl_status kl_grads(kl_tensor loss, int64_t n, const kl_tensor *wrt, kl_tensor *gradients)
 {
     struct thread *t = thread_self();
-    if (!t || n < 0 || (n > 0 && (!wrt || !gradients)))
-        return fail(t, KL_ERR_ARGUMENT, "grads: %d tensors at %s", n, n > 0 && !wrt ? "NULL" : "an array");
-    kl_status s = loss_reaches_some(t, loss, n, wrt);
-    for (int i = 0; i < n; i++) {
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!counts_valid(t, "grads", COUNTS({"n", n})))
+        return t->last.code;
+    if (n > 0 && (!wrt || !gradients))
+        return fail(t, KL_ERR_ARGUMENT, "grads: %d tensors at %s", (int)n, wrt ? "an array" : "NULL");
+    kl_status s = loss_reaches_some(t, loss, (int)n, wrt);
+    for (int64_t i = 0; i < n; i++) {
         gradients[i] = s == KL_OK ? kl_grad(loss, wrt[i]) : kl_none;
         if (s == KL_OK && (s = kl_check(gradients[i])) != KL_OK)
             while (i >= 0) { /* sets kl_none from here on */

@@ -196,7 +196,7 @@ kl_tensor kl_pad(kl_tensor a, const int64_t *low, const int64_t *high, double va
 }
 
 /* As n_concat: each level of the tree uses as many operands as a node can have. */
-static kl_tensor concat_tree(int n, const kl_tensor *parts, uint32_t axis)
+static kl_tensor concat_tree(int64_t n, const kl_tensor *parts, uint32_t axis)
 {
     if (n == 1)
         return parts[0];
@@ -205,15 +205,17 @@ static kl_tensor concat_tree(int n, const kl_tensor *parts, uint32_t axis)
         part *= MAX_OPERANDS;
     struct call c = {.op = "concat", .proto = {.op = OP_concat, .attr.axis.axis = axis}};
     for (int64_t i = 0; i < n; i += part)
-        c.in[c.proto.nin++] = concat_tree((int)(n - i < part ? n - i : part), parts + i, axis);
+        c.in[c.proto.nin++] = concat_tree(n - i < part ? n - i : part, parts + i, axis);
     return record(&c);
 }
 
-kl_tensor kl_concat(int n, const kl_tensor *parts, int axis)
+kl_tensor kl_concat(int64_t n, const kl_tensor *parts, int axis)
 {
     struct thread *t = thread_self();
     struct view v;
     uint32_t at;
+    if (t && !counts_valid(t, "concat", COUNTS({"n", n})))
+        return op_failed();
     if (t && (n < 1 || !parts))
         return refuse(t, KL_ERR_ARGUMENT, "concat: no tensors");
     if (!t || !describe(t, "concat", "the first tensor", parts[0], &v) ||

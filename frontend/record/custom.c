@@ -38,13 +38,13 @@ struct custom_recording {
     const char *label;         /* custom "name" */
 };
 
-static kl_status custom_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status custom_value(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct custom_recording *u = ctx;
     return record_custom(u->label, &u->custom, nin, in, nout, out);
 }
 
-static kl_status record_custom_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status record_custom_gradient(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct custom_recording *u = ctx;
     return u->base->functions.gradient(u->base->ctx, u->custom.attr, u->custom.nattr, in, nin, out, nout);

@@ -164,7 +164,7 @@ void kl_step_free(kl_step *s)
     mem_free(s);
 }
 
-int kl_step_outputs(const kl_step *s)
+int64_t kl_step_outputs(const kl_step *s)
 {
     return s ? (int)s->nkept : -1;
 }

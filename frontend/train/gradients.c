@@ -4,7 +4,7 @@
 /* ---- clipping ---- */
 
 /* comm: NULL, or the ranks have different gradients, and the norm is that of all of them. */
-static kl_tensor clip_all(kl_comm *comm, int n, kl_tensor *g, double max)
+static kl_tensor clip_all(kl_comm *comm, int64_t n, kl_tensor *g, double max)
 {
     kl_tensor sum = kl_none;
     for (int i = 0; i < n; i++)
@@ -29,16 +29,18 @@ static kl_tensor clip_all(kl_comm *comm, int n, kl_tensor *g, double max)
 }
 
 /* Returns false after it has reported an error. */
-static bool clip_check(const char *op, int n, const kl_tensor *g, double max, bool some)
+static bool clip_check(const char *op, int64_t n, const kl_tensor *g, double max, bool some)
 {
-    for (int i = 0; n > 0 && g && i < n; i++)
+    if (!train_count_valid(op, n))
+        return false;
+    for (int64_t i = 0; g && i < n; i++)
         some &= !g[i].id;
-    if (n < 0 || (n && !g) || !(max > 0) || some)
-        kl_failf(NULL, KL_ERR_ARGUMENT, "%s: %d gradients, at most %g", op, n, max);
-    return !(n < 0 || (n && !g) || !(max > 0) || some);
+    if ((n && !g) || !(max > 0) || some)
+        kl_failf(NULL, KL_ERR_ARGUMENT, "%s: %d gradients, at most %g", op, (int)n, max);
+    return !((n && !g) || !(max > 0) || some);
 }
 
-kl_tensor train_clip_norm(const char *op, kl_comm *comm, int n, kl_tensor *gradients, double max)
+kl_tensor train_clip_norm(const char *op, kl_comm *comm, int64_t n, kl_tensor *gradients, double max)
 {
     if (!clip_check(op, n, gradients, max, true))
         return kl_poison();
@@ -56,17 +58,17 @@ kl_tensor train_clip_norm(const char *op, kl_comm *comm, int n, kl_tensor *gradi
     return norm;
 }
 
-kl_tensor kl_clip_norm(int n, kl_tensor *gradients, double max)
+kl_tensor kl_clip_norm(int64_t n, kl_tensor *gradients, double max)
 {
     return train_clip_norm("clip_norm", NULL, n, gradients, max);
 }
 
-kl_status kl_clip_value(int n, kl_tensor *gradients, double max)
+kl_status kl_clip_value(int64_t n, kl_tensor *gradients, double max)
 {
     if (!clip_check("clip_value", n, gradients, max, false))
         return KL_ERR_ARGUMENT;
     kl_status s = KL_OK;
-    for (int i = 0; i < n && s == KL_OK; i++)
+    for (int64_t i = 0; i < n && s == KL_OK; i++)
         if (gradients[i].id)
             s = kl_check(gradients[i] = kl_clamp(gradients[i], -max, max));
     return s;
@@ -85,7 +87,7 @@ struct kl_ema {
     struct kl_accumulator *held;
 };
 
-static kl_accumulator *states_new(const char *op, const kl_tensor *param, int n)
+static kl_accumulator *states_new(const char *op, const kl_tensor *param, int64_t n)
 {
     if (!train_check_params(op, param, n))
         return NULL;
@@ -118,7 +120,7 @@ static bool states_ready(const char *op, bool there)
 
 /* ---- accumulation ---- */
 
-kl_accumulator *kl_accumulator_new(int n, const kl_tensor *param)
+kl_accumulator *kl_accumulator_new(int64_t n, const kl_tensor *param)
 {
     return states_new("accumulator", param, n);
 }
@@ -168,7 +170,7 @@ void kl_accumulator_free(kl_accumulator *a)
 
 /* ---- averages ---- */
 
-kl_ema *kl_ema_new(int n, const kl_tensor *param, double decay)
+kl_ema *kl_ema_new(int64_t n, const kl_tensor *param, double decay)
 {
     if (!(decay >= 0 && decay <= 1)) {
         kl_failf(NULL, KL_ERR_ARGUMENT, "ema_new: decay %g is outside of 0..1", decay);

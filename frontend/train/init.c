@@ -75,7 +75,7 @@ static kl_tensor init_truncated(const struct init_call *c)
 
 /* in: the matrix [rows, columns] of the columns made so far and zeros; a new column [rows]; its number.  Subtracts from
  * the new column its projections on the others, scales it to length 1 and stores it in the matrix. */
-static kl_status init_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status init_column(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx;
     (void)nin;

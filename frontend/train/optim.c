@@ -4,10 +4,19 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-bool train_check_params(const char *op, const kl_tensor *param, int n)
+bool train_count_valid(const char *op, int64_t n)
 {
-    if (n < 0 || (n > 0 && !param)) {
-        kl_failf(NULL, KL_ERR_ARGUMENT, "%s: %d parameters at %s", op, n, param ? "an array" : "NULL");
+    if (n < 0 || n > INT32_MAX)
+        kl_failf(NULL, KL_ERR_ARGUMENT, "%s: n is %lld; it must be 0 to %d", op, (long long)n, INT32_MAX);
+    return n >= 0 && n <= INT32_MAX;
+}
+
+bool train_check_params(const char *op, const kl_tensor *param, int64_t n)
+{
+    if (!train_count_valid(op, n))
+        return false;
+    if (n > 0 && !param) {
+        kl_failf(NULL, KL_ERR_ARGUMENT, "%s: %d parameters at NULL", op, (int)n);
         return false;
     }
     for (int i = 0; i < n; i++)
@@ -43,7 +52,8 @@ static kl_tensor optimizer_state_like(kl_tensor t, const char *name)
     return train_state(t, rank, dims, name);
 }
 
-kl_optimizer *optimizer_new(const struct rule *rule, const void *options, size_t bytes, const kl_tensor *param, int n)
+kl_optimizer *optimizer_new(const struct rule *rule, const void *options, size_t bytes, const kl_tensor *param,
+                            int64_t n)
 {
     if (!train_check_params(rule->name, param, n))
         return NULL;
@@ -158,7 +168,7 @@ kl_tensor rule_decayed(struct update *u, double weight_decay)
     return kl_sub(p, kl_mul(p, part));
 }
 
-int kl_optimizer_slots(kl_optimizer *o, double lr, kl_slot *slots)
+int64_t kl_optimizer_slots(kl_optimizer *o, double lr, kl_slot *slots)
 {
     if (!o || !slots) {
         kl_failf(NULL, KL_ERR_ARGUMENT, "optimizer_slots: %s", o ? "slots is NULL" : "no optimizer");
@@ -270,7 +280,7 @@ kl_status kl_optimizer_step_gradients(kl_optimizer *o, const kl_tensor *gradient
 
 /* ---- states ---- */
 
-int kl_optimizer_states(const kl_optimizer *o)
+int64_t kl_optimizer_states(const kl_optimizer *o)
 {
     int n = 0;
     for (int i = 0; o && i < o->n; i++)
@@ -297,5 +307,6 @@ kl_status kl_optimizer_state(kl_optimizer *o, int i, const char **name, kl_tenso
         }
     }
     return kl_failf(NULL, KL_ERR_ARGUMENT, "optimizer_state: %s: number %d of %d",
-                   !o ? "no optimizer" : !name || !tensor ? "a result is NULL" : "no state", i, kl_optimizer_states(o));
+                   !o ? "no optimizer" : !name || !tensor ? "a result is NULL" : "no state", i,
+                    (int)kl_optimizer_states(o));
 }

@@ -87,7 +87,7 @@ static kl_status sgd_update(struct update *u)
     return rule_move(u, u->p, rule_rated(u, v));
 }
 
-kl_optimizer *kl_sgd(int n, const kl_tensor *param, const kl_sgd_options *options)
+kl_optimizer *kl_sgd(int64_t n, const kl_tensor *param, const kl_sgd_options *options)
 {
     static const struct rule rule = {"sgd", sgd_states, sgd_numbers, sgd_update};
     kl_sgd_options is = options ? *options : (kl_sgd_options){0};
@@ -138,7 +138,7 @@ static kl_status adam_update(struct update *u)
     return rule_move(u, p, move);
 }
 
-kl_optimizer *kl_adam(int n, const kl_tensor *param, const kl_adam_options *options)
+kl_optimizer *kl_adam(int64_t n, const kl_tensor *param, const kl_adam_options *options)
 {
     static const struct rule rule = {"adam", adam_states, adam_numbers, adam_update};
     kl_adam_options is = options ? *options : (kl_adam_options){0};
@@ -173,7 +173,7 @@ static kl_status lion_update(struct update *u)
     return rule_move(u, p, move);
 }
 
-kl_optimizer *kl_lion(int n, const kl_tensor *param, const kl_lion_options *options)
+kl_optimizer *kl_lion(int64_t n, const kl_tensor *param, const kl_lion_options *options)
 {
     static const struct rule rule = {"lion", lion_states, lion_numbers, lion_update};
     kl_lion_options is = options ? *options : (kl_lion_options){0};
@@ -220,7 +220,7 @@ static kl_status rmsprop_update(struct update *u)
     return rule_move(u, u->p, rule_rated(u, move));
 }
 
-kl_optimizer *kl_rmsprop(int n, const kl_tensor *param, const kl_rmsprop_options *options)
+kl_optimizer *kl_rmsprop(int64_t n, const kl_tensor *param, const kl_rmsprop_options *options)
 {
     static const struct rule rule = {"rmsprop", rmsprop_states, rmsprop_numbers, rmsprop_update};
     kl_rmsprop_options is = options ? *options : (kl_rmsprop_options){0};
@@ -288,7 +288,7 @@ static kl_status adafactor_update(struct update *u)
     return rule_move(u, rule_decayed(u, a->weight_decay), kl_mul(move, rate));
 }
 
-kl_optimizer *kl_adafactor(int n, const kl_tensor *param, const kl_adafactor_options *options)
+kl_optimizer *kl_adafactor(int64_t n, const kl_tensor *param, const kl_adafactor_options *options)
 {
     static const struct rule rule = {"adafactor", adafactor_states, adafactor_numbers, adafactor_update};
     kl_adafactor_options is = options ? *options : (kl_adafactor_options){0};

@@ -36,10 +36,12 @@ static kl_tensor piece_of(kl_tensor flat, int64_t at, kl_tensor like)
 
 /* ---- values of rank 0 ---- */
 
-kl_status kl_comm_sync(kl_comm *comm, int n, const kl_tensor *tensors)
+kl_status kl_comm_sync(kl_comm *comm, int64_t n, const kl_tensor *tensors)
 {
-    if (n < 0 || (n && !tensors))
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "comm_sync: %d tensors at %s", n, tensors ? "an array" : "NULL");
+    if (!train_count_valid("comm_sync", n))
+        return KL_ERR_ARGUMENT;
+    if (n && !tensors)
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "comm_sync: %d tensors at NULL", (int)n);
     kl_status s = kl_trace_begin("comm_sync");
     for (int i = 0; i < n && s == KL_OK; i++)
         s = kl_assign(tensors[i], kl_comm_broadcast(comm, 0, kl_detach(tensors[i])));
@@ -90,11 +92,13 @@ static void reduce_gradients(kl_comm *comm, int n, kl_tensor *result, int64_t bu
         reduce_bucket(comm, m, at, result, room);
 }
 
-kl_status kl_comm_gradients(kl_comm *comm, int n, kl_tensor *gradients, int64_t bucket_bytes)
+kl_status kl_comm_gradients(kl_comm *comm, int64_t n, kl_tensor *gradients, int64_t bucket_bytes)
 {
-    if (!comm || n < 0 || (n && !gradients) || bucket_bytes < 0)
+    if (!train_count_valid("comm_gradients", n))
+        return KL_ERR_ARGUMENT;
+    if (!comm || (n && !gradients) || bucket_bytes < 0)
         return kl_failf(NULL, KL_ERR_ARGUMENT, "comm_gradients: %s, %d gradients at %s, buckets of %lld bytes",
-                        comm ? "a communicator" : "no communicator", n, gradients ? "an array" : "NULL",
+                        comm ? "a communicator" : "no communicator", (int)n, gradients ? "an array" : "NULL",
                         (long long)bucket_bytes);
     if (!kl_tracing())
         return kl_failf(NULL, KL_ERR_TRACE, "comm_gradients: no trace is open");
@@ -108,7 +112,7 @@ kl_status kl_comm_gradients(kl_comm *comm, int n, kl_tensor *gradients, int64_t 
     if (s == KL_OK) {
         kl_tensor *result = room + 2 * n;
         memcpy(result, gradients, (size_t)n * sizeof *result);
-        reduce_gradients(comm, n, result, bucket_bytes ? bucket_bytes : DEFAULT_BUCKET, at, room);
+        reduce_gradients(comm, (int)n, result, bucket_bytes ? bucket_bytes : DEFAULT_BUCKET, at, room);
         memcpy(gradients, result, (size_t)n * sizeof *result);
         kl_composite_end(n, result);
     }
@@ -240,16 +244,16 @@ static kl_comm_shards *shards_new(kl_comm *comm, int n, const kl_tensor *param,
     return NULL;
 }
 
-kl_comm_shards *kl_comm_shards_new(kl_comm *comm, int n, const kl_tensor *param, int64_t bucket_bytes)
+kl_comm_shards *kl_comm_shards_new(kl_comm *comm, int64_t n, const kl_tensor *param, int64_t bucket_bytes)
 {
-    return shards_new(comm, n, param, NULL, bucket_bytes);
+    return train_count_valid("comm_shards_new", n) ? shards_new(comm, (int)n, param, NULL, bucket_bytes) : NULL;
 }
 
 kl_comm_shards *kl_comm_shards_new_params(kl_comm *comm, kl_params *params, int64_t bucket_bytes)
 {
-    int n;
+    int64_t n;
     const kl_tensor *param = kl_params_trained(params, &n);
-    return param ? shards_new(comm, n, param, params, bucket_bytes) : NULL;
+    return param ? shards_new(comm, (int)n, param, params, bucket_bytes) : NULL;
 }
 
 const kl_params *kl_comm_shards_params(const kl_comm_shards *s) { return s ? s->tree : NULL; }
@@ -264,7 +268,7 @@ kl_status kl_comm_shards_reload(kl_comm_shards *s)
     return kl_tracing() ? kl_trace_end() : status;
 }
 
-const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *s, int *parts)
+const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *s, int64_t *parts)
 {
     if (parts)
         *parts = s ? s->buckets : 0;

@@ -278,7 +278,7 @@ kl_status kl_params_reset(kl_params *p, const char *pattern, const kl_init *init
 
 /* ---- what optimizers see ---- */
 
-const kl_tensor *kl_params_trained(kl_params *p, int *n)
+const kl_tensor *kl_params_trained(kl_params *p, int64_t *n)
 {
     if (n)
         *n = 0;

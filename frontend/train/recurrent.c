@@ -39,7 +39,7 @@ static kl_tensor recurrent_gate(const struct recurrent_call *c, kl_tensor gates,
 }
 
 /* in: h, c, x's part of the gates; out: h, c, and h again, for the stacked outputs */
-static kl_status lstm_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status lstm_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct recurrent_call *c = ctx;
     (void)nin;
@@ -53,7 +53,7 @@ static kl_status lstm_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
 }
 
 /* in: h, x's part of the gates; out: h, and h again, for the stacked outputs */
-static kl_status gru_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status gru_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct recurrent_call *c = ctx;
     (void)nin;

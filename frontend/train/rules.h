@@ -75,13 +75,15 @@ kl_tensor rule_average(kl_tensor a, double beta, kl_tensor b, enum rule_sign sig
 kl_tensor rule_decayed(struct update *u, double weight_decay);
 
 /* Makes an optimizer with a rule and its options, which are no larger than the union.  NULL: an error was reported. */
-kl_optimizer *optimizer_new(const struct rule *rule, const void *options, size_t bytes, const kl_tensor *param, int n);
+kl_optimizer *optimizer_new(const struct rule *rule, const void *options, size_t bytes, const kl_tensor *param,
+                            int64_t n);
 /* Checks that n parameters are usable and different, and calls kl_requires_grad for them.  Returns false after it has
  * reported an error of `op`. */
-bool train_check_params(const char *op, const kl_tensor *param, int n);
+bool train_count_valid(const char *op, int64_t n); /* 0 to INT32_MAX; false: reported */
+bool train_check_params(const char *op, const kl_tensor *param, int64_t n);
 /* kl_clip_norm, with errors of `op`.  comm: NULL, or each rank has its part of the gradients, and the norm is that of
  * all parts. */
-kl_tensor train_clip_norm(const char *op, kl_comm *comm, int n, kl_tensor *gradients, double max);
+kl_tensor train_clip_norm(const char *op, kl_comm *comm, int64_t n, kl_tensor *gradients, double max);
 /* Makes zeros of this shape on t's device, in the dtype in which updates of t are computed; they outlive the trace. */
 kl_tensor train_state(kl_tensor t, int rank, const int64_t *dims, const char *name);
 #endif

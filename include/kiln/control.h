@@ -4,7 +4,7 @@
  * It is called once, to record its ops; it is not called when the program runs.  Its C code cannot read the values of
  * its tensors, because they do not exist yet.
  *
- *     static kl_status step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+ *     static kl_status step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
  *     {
  *         const struct cell *c = ctx;
  *         out[0] = kl_tanh(kl_add(kl_matmul(in[0], c->w), in[1]));    // in[0]: carried, in[1]: a row of xs
@@ -39,7 +39,7 @@
 extern "C" {
 #endif
 
-typedef kl_status kl_region_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout);
+typedef kl_status kl_region_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout);
 
 /* Runs `yes` if the condition, a bool[], is true, else `no`. Both take in[] and return nout results of the same shapes
  * and dtypes.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */

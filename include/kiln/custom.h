@@ -34,7 +34,7 @@ typedef struct kl_type {
 
 /* One call of a custom op.  It is valid until the function that receives it returns. */
 typedef struct kl_custom_call {
-    uint32_t nin, nout;
+    int64_t nin, nout;
     const kl_type *in_type, *out_type; /* out_type: NULL in `types` */
     const void *attr;                  /* aligned to 16 bytes; NULL if there are none */
     size_t attr_bytes;
@@ -57,8 +57,8 @@ typedef struct kl_custom_op {
     /* As `backward` of kl_custom_grad: from the operands, the results and the gradients of the floating results,
      * computes the gradient of each floating operand.  Called once, while recording.  NULL: the op has no gradient, and
      * a request for one is an error. */
-    kl_status (*gradient)(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, uint32_t nin,
-                          kl_tensor *out, uint32_t nout);
+    kl_status (*gradient)(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, int64_t nin,
+                          kl_tensor *out, int64_t nout);
 } kl_custom_op;
 
 /* Registers an op under a name (1 to 63 bytes), for all threads and until the process ends; ctx is the first argument

@@ -39,7 +39,7 @@ KL_API int kl_device_index(kl_device device);                /* its index within
      KL_DEVICES(KL_DEVICE_METAL))
 #define KL_DEVICES_ALL (~KL_DEVICES(KL_DEVICE_META)) /* devices that compute */
 /* Writes the devices of these kinds that work to out[0..room) and returns how many there are, which may be more. */
-KL_API uint32_t kl_device_enumerate(uint32_t kinds, uint32_t room, kl_device *out);
+KL_API int64_t kl_device_enumerate(uint32_t kinds, int64_t room, kl_device *out);
 
 /* ---- element types ---- */
 

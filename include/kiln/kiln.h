@@ -291,7 +291,7 @@ KL_API_AT kl_status kl_requires_grad(kl_tensor t);
 KL_API_AT kl_tensor kl_grad(kl_tensor loss, kl_tensor wrt);
 /* Writes the gradients of one loss with respect to n tensors, as kl_grad computes them, to gradients[]; after an error
  * all of them are kl_none.  [errors as kl_grad; ARGUMENT; in a trace GRAD: the loss depends on none of them] */
-KL_API_AT kl_status kl_grads(kl_tensor loss, int n, const kl_tensor *wrt, kl_tensor *gradients);
+KL_API_AT kl_status kl_grads(kl_tensor loss, int64_t n, const kl_tensor *wrt, kl_tensor *gradients);
 /* The same value, through which no gradient flows. */
 KL_API_AT kl_tensor kl_detach(kl_tensor t);
 /* Between begin and end, ops that this thread records have no gradients: their results have no history, are not tracked

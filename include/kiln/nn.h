@@ -93,7 +93,7 @@ KL_API_AT kl_tensor kl_linear(kl_tensor x, kl_tensor w, kl_tensor b);
  * axes, which broadcast with those of other operands: "...ij,jk->...ik".  Without "->" the result has "..." and the
  * letters that occur once, in alphabetical order.  Products go from left to right.
  * [ARGUMENT: the subscripts, SHAPE, TYPE] */
-KL_API_AT kl_tensor kl_einsum(const char *subscripts, int n, const kl_tensor *operand);
+KL_API_AT kl_tensor kl_einsum(const char *subscripts, int64_t n, const kl_tensor *operand);
 /* q: [..., L, D]  k: [..., M, D]  v: [..., M, E]  ->  softmax(q k^T / sqrt(D)) v: [..., L, E]; leading axes (batch,
  * heads) broadcast.  mask: bool, broadcast to [..., L, M], false where q may not see k; or KL_I32 or KL_I64, broadcast
  * to [..., L, 2], of which a row attends to the keys from the first one on and before the second; or kl_none.  causal:
@@ -125,15 +125,15 @@ KL_API_AT kl_tensor kl_conv_transpose(kl_tensor x, kl_tensor w, kl_tensor b, con
  * window of padding alone gives what a reduction of nothing does.  Over whole axes: the reductions of ops.h.
  * [ARGUMENT, SHAPE, TYPE] ---- */
 /* any number dtype, like max_pool and min_pool */
-KL_API_AT kl_tensor kl_sum_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+KL_API_AT kl_tensor kl_sum_pool(kl_tensor a, int naxes, const int64_t *window, const int64_t *stride,
                                 const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
-KL_API_AT kl_tensor kl_avg_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+KL_API_AT kl_tensor kl_avg_pool(kl_tensor a, int naxes, const int64_t *window, const int64_t *stride,
                                 const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
 /* NaN if any is; equal largest, or all NaNs, share the gradient */
-KL_API_AT kl_tensor kl_max_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+KL_API_AT kl_tensor kl_max_pool(kl_tensor a, int naxes, const int64_t *window, const int64_t *stride,
                                 const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
 /* NaN if any is; equal smallest, or all NaNs, share the gradient */
-KL_API_AT kl_tensor kl_min_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+KL_API_AT kl_tensor kl_min_pool(kl_tensor a, int naxes, const int64_t *window, const int64_t *stride,
                                 const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
 
 /* ---- labels ----

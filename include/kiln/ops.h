@@ -182,7 +182,7 @@ KL_API_AT kl_tensor kl_minimum_scalar(kl_tensor a, double value);
 
 /* a to a constant power, which is compiled in. powi: any number type, by repeated squaring; negative powers for floats
  * only, 1 / a^|n|. pow_scalar: floats, as pow.  [TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_powi(kl_tensor a, int n);
+KL_API_AT kl_tensor kl_powi(kl_tensor a, int exponent);
 KL_API_AT kl_tensor kl_pow_scalar(kl_tensor a, double exponent);
 /* a + weight (b - a), exactly a and b where the weight is 0 and 1; floats that broadcast.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_lerp(kl_tensor a, kl_tensor b, kl_tensor weight);
@@ -242,10 +242,10 @@ KL_API_AT kl_tensor kl_flip(kl_tensor a, int naxes, const int *axes);
 /* a with low[i] elements before and high[i] after axis i, all equal to a runtime scalar; NULL: none.  [SHAPE] */
 KL_API_AT kl_tensor kl_pad(kl_tensor a, const int64_t *low, const int64_t *high, double value);
 /* n tensors of one dtype concatenated along an axis; all other axes are equal.  [SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_concat(int n, const kl_tensor *parts, int axis);
+KL_API_AT kl_tensor kl_concat(int64_t n, const kl_tensor *parts, int axis);
 /* n tensors of one shape and dtype along a new axis before axis `axis` of the first (-1: after the last).
  * [SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_stack(int n, const kl_tensor *parts, int axis);
+KL_API_AT kl_tensor kl_stack(int64_t n, const kl_tensor *parts, int axis);
 /* Each axis repeated as a whole times[i] times.  [SHAPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_tile(kl_tensor a, const int64_t *times);
 /* Each element of an axis repeated.  [SHAPE] */
@@ -257,7 +257,7 @@ KL_API_AT kl_tensor kl_triu(kl_tensor a, int64_t diagonal);
 KL_API_AT kl_tensor kl_tril(kl_tensor a, int64_t diagonal);
 /* Splits an axis into n parts of these lengths (NULL: equal ones). `parts` gets their handles, kl_none after an error.
  * [SHAPE, ARGUMENT] */
-KL_API_AT kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts);
+KL_API_AT kl_status kl_split(kl_tensor a, int axis, int64_t n, const int64_t *counts, kl_tensor *parts);
 /* Elements of one axis by index: the index's axes replace that axis.  Indices are integers of any shape.  An index
  * below 0 counts as 0, one above the last as the last; the same holds for the functions below.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_take(kl_tensor a, int axis, kl_tensor index);

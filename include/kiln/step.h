@@ -58,7 +58,7 @@ KL_API_AT kl_step *kl_trace_end_step(int64_t ninputs, const kl_tensor *inputs);
 KL_API_AT kl_status kl_step_run(const kl_step *step, int64_t ninputs, const kl_tensor *inputs, int64_t nslots,
                                 const kl_slot *slots, int64_t noutputs, kl_tensor *outputs);
 /* The number of outputs of a run, -1 for NULL. */
-KL_API int kl_step_outputs(const kl_step *step);
+KL_API int64_t kl_step_outputs(const kl_step *step);
 /* Frees the step; no thread may be running it.  NULL is allowed. */
 KL_API void kl_step_free(kl_step *step);
 

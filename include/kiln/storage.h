@@ -22,7 +22,7 @@ KL_API_AT kl_tensor kl_dense(kl_tensor a);
 /* "complex", "quantized", "sparse", "named", "nested", "blocked"; "" for a plain tensor, or a bad handle. */
 KL_API const char *kl_layer_name(kl_tensor t);
 /* The number of parts that it is stored as; 0 for a plain tensor, or a bad handle. */
-KL_API uint32_t kl_layer_parts(kl_tensor t);
+KL_API int64_t kl_layer_parts(kl_tensor t);
 /* Describes the storage: "sparse f32[5,4]: f32[7] i32[6] i32[7]", with "none" for a part that is absent; "" for a plain
  * tensor, or a bad handle.  Cut at size; returns buf. */
 KL_API char *kl_layer_text(kl_tensor t, char *buf, size_t size);

@@ -16,7 +16,7 @@ extern "C" {
 
 /* ---- vmap: a function of one element, on a batch of them (key Batched) ----
  *
- *     static kl_status sample_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+ *     static kl_status sample_gradient(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
  *     {
  *         kl_tensor w = *(kl_tensor *)ctx, loss = kl_cross_entropy(kl_matmul(in[0], w), in[1]);   // of one sample
  *         out[0] = kl_grad(loss, w);
@@ -86,7 +86,7 @@ KL_API_AT kl_tensor kl_loss_scale_up(const kl_loss_scale *s, kl_tensor loss);
 /* gradient / scale, f32 or f64 [lazy; TYPE] */
 KL_API_AT kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient);
 /* bool[]: whether all elements of all gradients are finite [lazy; TYPE] */
-KL_API_AT kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients);
+KL_API_AT kl_tensor kl_loss_scale_finite(int64_t n, const kl_tensor *gradients);
 KL_API_AT kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite); /* assigns the next scale [TYPE] */
 
 /* ---- the profiler of calls (key Profiler) ---- */
@@ -106,7 +106,7 @@ typedef struct kl_op_record {
 KL_API kl_status kl_op_profile_begin(void);
 /* Ends recording.  The records are valid until this thread begins again or ends.  Either pointer may be NULL.  [errors
  * ARGUMENT: it has not begun] */
-KL_API kl_status kl_op_profile_end(uint32_t *n, const kl_op_record **records);
+KL_API kl_status kl_op_profile_end(int64_t *n, const kl_op_record **records);
 
 /* ---- the tracer: calls as a graph (keys TracerOuter and Tracer) ---- */
 

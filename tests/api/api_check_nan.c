@@ -96,7 +96,7 @@ static void masked_is_fine(void)
 }
 
 static int region_line;
-static kl_status halve_and_root(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status halve_and_root(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     region_line = __LINE__ + 1;

@@ -33,7 +33,7 @@ static void done(void)
 
 static int calls;
 
-static kl_status scaled(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status scaled(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const kl_tensor *w = ctx;
     calls++;
@@ -43,7 +43,7 @@ static kl_status scaled(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
     return KL_OK;
 }
 
-static kl_status squared(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status squared(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     double two = 2;
@@ -85,14 +85,14 @@ static void cond(void)
 
 /* ---- while ---- */
 
-static kl_status below(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status below(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = kl_lt(in[0], *(const kl_tensor *)ctx);
     return KL_OK;
 }
 
-static kl_status doubled(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status doubled(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_add_scalar(in[0], 1);
@@ -115,7 +115,7 @@ static void loop(void)
 
 struct cell { kl_tensor w; bool checkpoint; };
 
-static kl_status step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct cell *c = ctx;
     CHECK(nin == 2 && nout == 2);
@@ -182,14 +182,14 @@ static void scan_checkpoint(void) { scan_form(false, true); }
 
 /* ---- checkpoint, custom gradient ---- */
 
-static kl_status cube(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status cube(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_mul(in[0], kl_mul(in[0], in[0]));
     return KL_OK;
 }
 
-static kl_status clipped(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status clipped(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nout;
     CHECK(nin == 3); /* x, y, dy */
@@ -251,7 +251,7 @@ static const char *const reason[MISTAKES] = {
 struct wrong { enum mistake what; kl_tensor outside; };
 static kl_tensor escaped;
 
-static kl_status wrong(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status wrong(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct wrong *w = ctx;
     double data[3];
@@ -275,7 +275,7 @@ static kl_status wrong(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
     return KL_OK;
 }
 
-static kl_status same(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status same(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin;
     for (uint32_t i = 0; i < nout; i++)
@@ -283,7 +283,7 @@ static kl_status same(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *o
     return KL_OK;
 }
 
-static kl_status widened(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status widened(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin;
     for (uint32_t i = 0; i < nout; i++)
@@ -371,7 +371,7 @@ static void no_gradient(void)
 }
 
 /* Regions in regions, as deep as they may be and one more. */
-static kl_status nest(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status nest(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     int *depth = ctx;
     if (--*depth == 0)

@@ -61,8 +61,8 @@ static kl_status axpy_run(void *ctx, const kl_custom_call *call)
 }
 
 /* in: x, y, the two results, the gradient of the first. */
-static kl_status axpy_gradient(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, uint32_t nin,
-                               kl_tensor *out, uint32_t nout)
+static kl_status axpy_gradient(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, int64_t nin,
+                               kl_tensor *out, int64_t nout)
 {
     __atomic_fetch_add(&traced_gradients, 1, __ATOMIC_RELAXED);
     if (ctx != &runs || attr_bytes != sizeof(double) || nin != 5 || nout != 2)
@@ -105,8 +105,8 @@ static kl_status cube_run(void *ctx, const kl_custom_call *call)
     return KL_OK;
 }
 
-static kl_status cube_gradient(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, uint32_t nin,
-                               kl_tensor *out, uint32_t nout)
+static kl_status cube_gradient(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, int64_t nin,
+                               kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)attr, (void)attr_bytes, (void)nin, (void)nout;
     out[0] = kl_mul(in[2], kl_mul_scalar(kl_mul(in[0], in[0]), 3));
@@ -135,8 +135,8 @@ static kl_status bad_status(void *ctx, const kl_custom_call *call)
     return (kl_status)12345;
 }
 
-static kl_status bad_gradient(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, uint32_t nin,
-                              kl_tensor *out, uint32_t nout)
+static kl_status bad_gradient(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, int64_t nin,
+                              kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)attr, (void)attr_bytes, (void)nin, (void)nout;
     out[0] = kl_sum_all(in[0]); /* of the wrong shape */
@@ -294,7 +294,7 @@ static void without_gradient(void)
 
 /* ---- in regions ---- */
 
-static kl_status step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin;
     out[0] = axpy_of(0.5, in[0], cube_of(in[nin - 1]));
@@ -303,14 +303,14 @@ static kl_status step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *o
     return KL_OK;
 }
 
-static kl_status below(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status below(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_lt(kl_sum_all(in[0]), kl_const(dev, KL_F64, 4));
     return KL_OK;
 }
 
-static kl_status grow(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status grow(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     kl_tensor one = kl_add_scalar(kl_mul_scalar(in[0], 0), 1), y;

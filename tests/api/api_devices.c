@@ -120,7 +120,7 @@ static void there_and_back(void)
 
 /* ---- inside of regions ---- */
 
-static kl_status partly_there(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status partly_there(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const kl_device *d = ctx;
     (void)nin, (void)nout;
@@ -151,14 +151,14 @@ static void regions(void)
     }
 }
 
-static kl_status yields_there(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status yields_there(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_to(in[0], there);
     return KL_OK;
 }
 
-static kl_status uses_there(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status uses_there(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = kl_add(in[0], kl_to(*(const kl_tensor *)ctx, kl_device_of(in[0])));

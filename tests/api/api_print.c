@@ -130,14 +130,14 @@ static void steps_and_devices(void)
 
 static bool gradient_too;
 
-static kl_status prints(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status prints(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_print(in[0], "inside");
     return KL_OK;
 }
 
-static kl_status silent(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status silent(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_neg(in[0]);
@@ -145,7 +145,7 @@ static kl_status silent(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
 }
 
 /* carried, x -> carried + x, printed twice a round; stacked */
-static kl_status sums(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status sums(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     kl_print(in[1], "x");
@@ -210,14 +210,14 @@ static void in_a_scan(void)
     kl_release(x);
 }
 
-static kl_status below(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status below(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_lt(in[0], in[1]);
     return KL_OK;
 }
 
-static kl_status doubles(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status doubles(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     const kl_tensor *from_outside = ctx;
@@ -249,14 +249,14 @@ static void in_loops_and_branches(void)
     }
 }
 
-static kl_status squares(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status squares(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_mul(kl_print(kl_exp(in[0]), "value"), in[0]);
     return KL_OK;
 }
 
-static kl_status minus_one(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status minus_one(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nout;
     CHECK(nin == 3); /* in, its result, the result's gradient, and nothing that is the library's own */
@@ -302,7 +302,7 @@ static void in_regions(void)
     }
 }
 
-static kl_status checks(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status checks(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     kl_status status = below(ctx, in, nin, out, nout);
     kl_assert(out[0], "below");

@@ -150,7 +150,7 @@ static void seed_state(void)
     kl_release(state);
 }
 
-static kl_status round_of(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status round_of(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     kl_tensor seed = kl_random_fold_in(*(kl_tensor *)ctx, in[1]);
@@ -213,7 +213,7 @@ static void number_in_a_step(void)
     kl_step_free(s);
 }
 
-static kl_status round_with_number(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status round_with_number(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_add_scalar(in[0], 0);
@@ -221,14 +221,14 @@ static kl_status round_with_number(void *ctx, const kl_tensor *in, uint32_t nin,
     return KL_OK;
 }
 
-static kl_status not_yet_zero(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status not_yet_zero(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_gt(in[1], kl_const(dev, KL_I32, 0));
     return KL_OK;
 }
 
-static kl_status drop_once_more(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status drop_once_more(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_dropout(in[0], 0.5, 3, true);
@@ -258,14 +258,14 @@ static void number_in_rounds(void)
     kl_release(x), kl_release(carried[1]), kl_release(out[1]), kl_release(last[0]), kl_release(d);
 }
 
-static kl_status one_element(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status one_element(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_randn_seeded(in[0], KL_F32, DIMS(3, 4));
     return KL_OK;
 }
 
-static kl_status pairs(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status pairs(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     kl_tensor two = kl_random_split(in[0], 2);
     (void)nin;

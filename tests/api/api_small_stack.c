@@ -10,7 +10,7 @@ enum { STACK = 64 << 10 }; /* bytes */
 
 static kl_device dev;
 
-static kl_status body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_tanh(kl_add(in[0], in[1]));

@@ -16,7 +16,7 @@ static kl_device dev;
 static const char *folder;
 
 /* The brightest of the first ten pixels tells the digit. */
-static kl_status classify(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status classify(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     kl_tensor pixels = kl_narrow(kl_reshape(in[0], 2, (int64_t[]){1, PIXELS}), 1, 0, DIGITS);
@@ -25,7 +25,7 @@ static kl_status classify(void *ctx, const kl_tensor *in, uint32_t nin, kl_tenso
 }
 
 /* One face in the middle of each picture that is not black, and none in those that are. */
-static kl_status faces(void *table, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status faces(void *table, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     const kl_tensor *t = table;
@@ -36,7 +36,7 @@ static kl_status faces(void *table, const kl_tensor *in, uint32_t nin, kl_tensor
 }
 
 /* Loud is speech.  The state counts the chunks. */
-static kl_status voice(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status voice(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     kl_tensor loud = kl_max(kl_abs(in[0]), 1, (int[]){1}, true);

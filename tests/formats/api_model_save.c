@@ -12,7 +12,7 @@ static const char *python = "python3";
 
 typedef kl_tensor net(const kl_tensor *in);
 
-static kl_status call_net(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status call_net(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = (*(net **)ctx)(in);
@@ -142,7 +142,7 @@ static kl_tensor f_quantize(const kl_tensor *in)
     kl_tensor q = kl_quantize(in[0], scale, zero, KL_I8, 1), all = kl_quantize(in[1], one, kl_none, KL_U8, 0);
     return kl_add(kl_dequantize(q, scale, zero, 1), kl_dequantize(all, one, kl_none, 0));
 }
-static kl_status step_of(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status step_of(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     kl_tensor square = kl_matmul(weight, kl_permute(weight, (int[]){1, 0}));
@@ -159,7 +159,7 @@ static kl_tensor scan_of(const kl_tensor *in, bool reverse)
 }
 static kl_tensor f_scan(const kl_tensor *in) { return scan_of(in, false); }
 static kl_tensor f_scan_reverse(const kl_tensor *in) { return scan_of(in, true); }
-static kl_status doubled(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status doubled(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_mul_scalar(in[0], 2);
@@ -171,7 +171,7 @@ static kl_tensor f_repeat(const kl_tensor *in)
     kl_scan(doubled, NULL, 3, 1, in, 0, NULL, 0, false, &out);
     return out;
 }
-static kl_status small(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status small(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_lt(kl_sum_all(kl_square(in[0])), kl_const(dev, KL_F32, 1000));
@@ -183,7 +183,7 @@ static kl_tensor f_while(const kl_tensor *in)
     kl_while(small, doubled, NULL, 1, in, &out);
     return out;
 }
-static kl_status negated(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status negated(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_neg(in[0]);

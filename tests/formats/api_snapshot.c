@@ -196,7 +196,7 @@ static struct trained trained_new(uint64_t seed)
     kl_init init = {.kind = KL_INIT_NORMAL, .std = 1};
     kl_params_make(t.params, "fc.weight", 2, (int64_t[]){4, 3}, &init);
     kl_params_make(t.params, "fc.bias", 1, (int64_t[]){3}, NULL);
-    int n;
+    int64_t n;
     const kl_tensor *list = kl_params_trained(t.params, &n);
     t.opt = kl_adam(n, list, NULL);
     OK(kl_optimizer_attach(t.opt, t.params));

@@ -27,7 +27,7 @@ static bool has(const char *name, char *path, size_t size)
 
 /* ---- digits ---- */
 
-static kl_status one_image(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status one_image(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     return kl_model_call(ctx, nin, in, nout, out);
 }

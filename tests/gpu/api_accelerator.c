@@ -77,14 +77,14 @@ static void wrapped(void)
     CHECK(holds(t, 8, 3, 1));
 }
 
-static kl_status below(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status below(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_lt(kl_sum_all(in[0]), kl_const(dev, KL_F32, 1000));
     return KL_OK;
 }
 
-static kl_status doubled(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status doubled(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_add(in[0], in[0]);

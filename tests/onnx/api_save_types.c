@@ -81,7 +81,7 @@ static const struct { const char *name; net *fn; unsigned needs; double toleranc
     ROW(to_bool, 0, 0), ROW(to_bf16, 0, 0), ROW(window, B(KL_U16) | B(KL_I16), 0),
 };
 
-static kl_status call_net(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status call_net(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = (*(net *const *)ctx)(in[0], in[1]);

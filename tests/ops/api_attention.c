@@ -91,7 +91,7 @@ static kl_tensor by_products(const kl_tensor *x, int64_t length, double depth)
     return kl_matmul(kl_softmax(score, -1), x[2]);
 }
 
-static kl_status attend(void *ctx, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status attend(void *ctx, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)ctx, (void)n, (void)m;
     *out = kl_attention(in[0], in[1], in[2], kl_none, true);
@@ -148,7 +148,7 @@ static void windows(void)
 
 /* ---- layers ---- */
 
-static kl_status function(void *ctx, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status function(void *ctx, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)n, (void)m;
     out[0] = kl_attention(in[0], in[1], in[1], *(kl_tensor *)ctx, true);

@@ -21,7 +21,7 @@ static kl_tensor tame(struct recording *c, kl_tensor x) /* stays near 1 */
 }
 
 /* Results with the shapes and dtypes of in[]. */
-static kl_status same_types(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status same_types(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct body *b = ctx;
     struct recording copy = b->choices, *c = &copy;
@@ -56,7 +56,7 @@ kl_tensor make_branches(struct recording *c, int a)
 }
 
 /* in: the carried value and one element, of the same type. */
-static kl_status scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status scan_body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin;
     struct recording copy = ((const struct body *)ctx)->choices, *c = &copy;
@@ -84,14 +84,14 @@ kl_tensor make_scan_region(struct recording *c, int a)
     return out[0];
 }
 
-static kl_status while_condition(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status while_condition(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = kl_lt(in[1], kl_const(((const struct body *)ctx)->choices.device, KL_I32, 5));
     return KL_OK;
 }
 
-static kl_status while_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status while_body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_cos(in[0]);
@@ -119,7 +119,7 @@ kl_tensor make_checkpoint(struct recording *c, int a)
 }
 
 /* in: the operand, the result, its gradient. */
-static kl_status backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_mul(in[0], in[2]);
@@ -135,7 +135,7 @@ kl_tensor make_custom_grad(struct recording *c, int a)
 }
 
 /* in: two values of one type. */
-static kl_status vmap_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status vmap_body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     static const int64_t one[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1};

@@ -11,7 +11,7 @@ struct mapped {
     int value[MAX_RESULTS]; /* the numbers of the n results, in the order of the calls */
 };
 
-static kl_status function(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status function(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct mapped *m = ctx;
     (void)nin;

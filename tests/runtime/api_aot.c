@@ -289,7 +289,7 @@ static kl_status negate_run(void *ctx, const kl_custom_call *call)
     return KL_ERR_INTERNAL; /* nobody is to call it */
 }
 
-static kl_status in_region(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status in_region(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     *(kl_status *)ctx = kl_trace_compile(object, header, NULL);

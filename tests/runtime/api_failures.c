@@ -94,7 +94,7 @@ static void read_states(kl_tensor *s, float (*to)[IN * HIDDEN])
 }
 
 /* A layer, recorded by a function, so that regions are recorded and replayed too. */
-static kl_status layer(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status layer(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const kl_tensor *s = ctx;
     (void)nin, (void)nout;

@@ -434,7 +434,7 @@ static kl_tensor model(kl_device d, kl_tensor w)
     return kl_sum_all(kl_square(kl_sub(kl_tanh(w), data(d, 0.5f, -0.5f))));
 }
 
-static kl_status of_one(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status of_one(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     kl_tensor w = *(kl_tensor *)ctx;

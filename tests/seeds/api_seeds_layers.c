@@ -223,14 +223,14 @@ static void wide(void)
 
 /* ---- autocast in vmap, and around it ---- */
 
-static kl_status product(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status product(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = kl_grad(kl_sum_all(kl_tanh(kl_matmul(in[0], *(kl_tensor *)ctx))), *(kl_tensor *)ctx);
     out[1] = kl_matmul(in[0], *(kl_tensor *)ctx);
     return KL_OK;
 }
-static kl_status product_in_block(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status product_in_block(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     kl_autocast_begin(KL_BF16);
     kl_status status = product(ctx, in, nin, out, nout);
@@ -298,7 +298,7 @@ static void loss_scale(void)
 
 /* ---- B10: one record a call ---- */
 
-static kl_status twice(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status twice(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_mul(in[0], in[0]);
@@ -326,7 +326,7 @@ static kl_status by_nap(void *ctx, kl_call *call, kl_keyset keys)
 static void b10_time(kl_tensor x)
 {
     const kl_op_record *r;
-    uint32_t n;
+    int64_t n;
     kl_registration k = reg("neg", kl_keyset_highest(kl_keyset_minus(kl_dispatch_keys(1, &x),
                                                                      SET(KL_KEY_BackendSelect))),
                             (kl_kernel){.name = "by nap", .call = by_nap});
@@ -343,7 +343,7 @@ static void b10_time(kl_tensor x)
 static void b10(void)
 {
     const kl_op_record *r;
-    uint32_t n = 7;
+    int64_t n = 7;
     kl_tensor x = made(DIMS(8, 3)), y, w = made(DIMS(3, 2));
     CHECK(kl_op_profile_end(&n, &r) == KL_ERR_ARGUMENT && !r && !n);
     kl_clear_error();
@@ -551,7 +551,7 @@ static void b8(void)
 
 static kl_tensor model(kl_tensor x, kl_tensor w) { return kl_softmax(kl_mul_scalar(kl_matmul(kl_relu(x), w), 0.5), 1); }
 
-static kl_status keep_or(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status keep_or(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = ctx ? kl_mul(in[0], *(kl_tensor *)ctx) : in[0];

@@ -200,7 +200,7 @@ static void d10(void)
 
 struct both { kl_tensor w8, s; };
 
-static kl_status per_row(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status per_row(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct both *b = ctx;
     kl_tensor row = kl_reshape(in[0], 2, (int64_t[]){1, 4}), q = kl_to_quantized(row, Q(KL_Q_I8), kl_none, kl_none);
@@ -212,7 +212,7 @@ static kl_status per_row(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor
     return nout == 3 ? KL_OK : KL_ERR_ARGUMENT;
 }
 
-static kl_status first_part(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status first_part(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_exp(in[0]);

@@ -200,7 +200,7 @@ static void d17(void)
 }
 
 /* A gradient of one's own: ten times that of b, nothing for the rest. */
-static kl_status own_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status own_value(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     kl_guard before = kl_dispatch_guard(NO_KEYS, kl_keyset_of(KL_KEY_Autograd));
@@ -208,7 +208,7 @@ static kl_status own_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
     kl_dispatch_restore(before);
     return KL_OK;
 }
-static kl_status own_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status own_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nout;
     kl_guard before = kl_dispatch_guard(NO_KEYS, kl_keyset_of(KL_KEY_Autograd)); /* not its own gradient again */
@@ -472,12 +472,12 @@ static kl_status see(void *ctx, kl_call *call, kl_keyset keys)
 {
     struct seen *s = ctx;
     size_t n = strlen(s->text);
-    snprintf(s->text + n, sizeof s->text - n, "%s %s %u;", kl_call_op(call), kl_call_schema(call),
-             kl_call_inputs(call));
+    snprintf(s->text + n, sizeof s->text - n, "%s %s %d;", kl_call_op(call), kl_call_schema(call),
+             (int)kl_call_inputs(call));
     s->calls++;
     return kl_redispatch(call, kl_keyset_below(keys, kl_call_key(call)));
 }
-static kl_status twice(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status twice(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_add(in[0], in[0]);
@@ -515,7 +515,7 @@ static kl_status seen_keys(void *ctx, kl_call *call, kl_keyset keys)
     ((kl_keyset *)ctx)->bits |= keys.bits;
     return kl_redispatch(call, kl_keyset_remove(keys, kl_call_key(call)));
 }
-static kl_status uses_outside(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status uses_outside(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = kl_add(in[0], *(kl_tensor *)ctx);

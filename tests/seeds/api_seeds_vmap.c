@@ -78,11 +78,11 @@ FUNCTION(f_input, return x;)
 FUNCTION(f_detach, return kl_mul(kl_detach(x), x);)
 
 /* Regions. */
-static kl_status r_yes(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status r_yes(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c, (void)n, (void)m; out[0] = kl_mul(in[0], in[0]); return KL_OK;
 }
-static kl_status r_no(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status r_no(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c, (void)n, (void)m; out[0] = kl_sub(in[0], kl_transpose(W, 0, 1)); return KL_OK;
 }
@@ -92,7 +92,7 @@ static kl_tensor cond_on(kl_tensor p, kl_tensor x)
 }
 FUNCTION(f_cond, return cond_on(kl_gt(kl_sum_all(x), kl_const(cpu, KL_F32, 0)), x);)
 FUNCTION(f_cond_same, return cond_on(kl_gt(kl_sum_all(W), kl_const(cpu, KL_F32, 1e6)), x);)
-static kl_status r_step(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status r_step(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     kl_tensor *captured = c;
     (void)n, (void)m;
@@ -106,23 +106,23 @@ FUNCTION(f_scan, kl_tensor h = kl_zeros(cpu, KL_F32, DIMS(4)); kl_tensor c = kl_
 FUNCTION(f_scan_same, kl_tensor h = kl_zeros(cpu, KL_F32, DIMS(4));
          kl_tensor c = kl_reshape(kl_narrow(y, 0, 0, 1), DIMS(4)); kl_tensor o[2];
          kl_scan(r_step, &c, 6, 1, &h, 1, &TABLE, 1, true, o); return o[1];)
-static kl_status r_small(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status r_small(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c, (void)n, (void)m; out[0] = kl_lt(kl_sum_all(kl_abs(in[0])), kl_const(cpu, KL_F32, 20)); return KL_OK;
 }
-static kl_status r_double(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status r_double(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c, (void)n, (void)m; out[0] = kl_add(in[0], in[0]); return KL_OK;
 }
 FUNCTION(f_while, kl_tensor o; kl_while(r_small, r_double, NULL, 1, &x, &o); return o;)
 FUNCTION(f_while_same, kl_tensor o; kl_tensor w = kl_exp(W); kl_while(r_small, r_double, NULL, 1, &w, &o);
          return kl_matmul(x, o);)
-static kl_status r_chain(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status r_chain(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c, (void)n, (void)m; out[0] = kl_matmul(kl_tanh(kl_matmul(in[0], W)), kl_transpose(W, 0, 1)); return KL_OK;
 }
 FUNCTION(f_checkpoint, kl_tensor o; kl_checkpoint(r_chain, NULL, 1, &x, 1, &o); return o;)
-static kl_status r_back(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) /* twice the true one */
+static kl_status r_back(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m) /* twice the true one */
 {
     (void)c, (void)n, (void)m;
     out[0] = kl_mul_scalar(kl_mul(in[2], in[0]), 4);
@@ -145,8 +145,8 @@ static kl_status c_run(void *ctx, const kl_custom_call *call)
         ((float *)call->out[0])[i] = 3 * ((const float *)call->in[0])[i] + 1;
     return call->in_type[0].rank == 2 ? KL_OK : KL_ERR_INTERNAL;
 }
-static kl_status c_back(void *ctx, const void *attr, size_t bytes, const kl_tensor *in, uint32_t nin, kl_tensor *out,
-                        uint32_t nout)
+static kl_status c_back(void *ctx, const void *attr, size_t bytes, const kl_tensor *in, int64_t nin, kl_tensor *out,
+                        int64_t nout)
 {
     (void)ctx, (void)attr, (void)bytes, (void)nin, (void)nout;
     out[0] = kl_mul_scalar(in[2], 3);
@@ -194,7 +194,7 @@ static const struct { const char *name; function *f; bool flat; } table[] = { /*
     F(grad_shared), F(grad_two), F(grad_table), F(grad_twice), F(grad_derived), F(grad_unmapped), F(grad_region),
         F(grad_scan), F(complex), F(quantized), F(quantized4), F(dequantized), F(sparse)};
 
-static kl_status on_element(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status on_element(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = (*(function *const *)ctx)(in[0], in[1], in[2], in[3]);
@@ -309,7 +309,7 @@ static void outside(void)
     kl_scope_end();
 }
 
-static int64_t launches_of(int64_t batch, kl_status (*fn)(void *, const kl_tensor *, uint32_t, kl_tensor *, uint32_t))
+static int64_t launches_of(int64_t batch, kl_status (*fn)(void *, const kl_tensor *, int64_t, kl_tensor *, int64_t))
 {
     kl_tensor x = made(DIMS(batch, 40)), y;
     int64_t before = kl_counter("launches");
@@ -322,17 +322,17 @@ static int64_t launches_of(int64_t batch, kl_status (*fn)(void *, const kl_tenso
     kl_release(x), kl_release(y);
     return n;
 }
-static kl_status softmax(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status softmax(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c, (void)n, (void)m; out[0] = kl_softmax(in[0], 0); return KL_OK;
 }
-static kl_status times(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status times(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c, (void)n, (void)m; out[0] = kl_mul(in[0], in[1]); return KL_OK;
 }
 
 /* A step with a vmap in it, recorded again with other numbers, is the same program. */
-static kl_status step_gradient(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status step_gradient(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     kl_tensor w = *(kl_tensor *)c;
     (void)n, (void)m;
@@ -410,20 +410,20 @@ static void b9(void)
 
 /* ---- D22: nesting, the loop, what is refused ---- */
 
-static kl_status inner(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status inner(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)n, (void)m;
     kl_tensor y = *(kl_tensor *)c; /* the outer function's own element */
     out[0] = kl_sum_all(kl_mul(kl_sub(in[0], y), kl_sub(in[0], y)));
     return KL_OK;
 }
-static kl_status distances(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status distances(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)n;
     kl_tensor y = in[0];
     return kl_vmap(inner, &y, 1, c, NULL, m, NULL, KL_RANDOM_ERROR, out);
 }
-static kl_status gradients(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status gradients(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)n;
     kl_tensor y = in[0], d;
@@ -432,14 +432,14 @@ static kl_status gradients(void *c, const kl_tensor *in, uint32_t n, kl_tensor *
     out[0] = kl_grad(kl_sum_all(kl_exp(kl_neg(d))), y); /* in what the inner function captures */
     return KL_OK;
 }
-static kl_status per_pair(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status per_pair(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)n, (void)m;
     kl_tensor w = *(kl_tensor *)c;
     out[0] = kl_grad(kl_sum_all(kl_tanh(kl_mul(in[0], w))), w);
     return KL_OK;
 }
-static kl_status per_pair_outer(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status per_pair_outer(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)n;
     return kl_vmap(per_pair, c, 1, in, NULL, m, NULL, KL_RANDOM_ERROR, out);
@@ -452,15 +452,15 @@ static void note(void *ctx, kl_log_level level, const char *message)
     warnings += level == KL_LOG_WARN && strstr(message, "Batching rule not implemented for argsort") == NULL &&
                 strstr(message, "falling back to slow (for loop and stack) implementation") != NULL;
 }
-static kl_status custom(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status custom(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c; return kl_custom("vmap_triple2", NULL, 0, n, in, m, out);
 }
-static kl_status reads(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status reads(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c, (void)n, (void)m; out[0] = in[0]; kl_item_f32(in[0]); return KL_OK;
 }
-static kl_status assigns(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status assigns(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)n, (void)m; out[0] = in[0]; kl_assign(*(kl_tensor *)c, in[0]); return KL_OK;
 }
@@ -564,11 +564,11 @@ static void d22(void)
 
 /* ---- D23 ---- */
 
-static kl_status noise(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status noise(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c, (void)n, (void)m; out[0] = kl_add(in[0], kl_rand(cpu, KL_F32, DIMS(3), 11)); return KL_OK;
 }
-static kl_status noise_inside(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+static kl_status noise_inside(void *c, const kl_tensor *in, int64_t n, kl_tensor *out, int64_t m)
 {
     (void)c; return kl_vmap(noise, NULL, n, in, NULL, m, NULL, KL_RANDOM_SAME, out);
 }

@@ -439,7 +439,7 @@ static void b4(void)
 }
 
 /* Sparse beats dense, in whichever order the arguments come. */
-static kl_status power_round(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status power_round(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = kl_matmul(*(kl_tensor *)ctx, kl_div(in[0], kl_norm(in[0], 0, NULL, false)));

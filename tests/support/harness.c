@@ -198,7 +198,7 @@ static kl_status turn_types(void *ctx, const kl_custom_call *call, kl_type *out)
 {
     (void)ctx;
     if (call->nin != call->nout) {
-        snprintf(call->message, call->message_bytes, "%u results of %u operands", call->nout, call->nin);
+        snprintf(call->message, call->message_bytes, "%d results of %d operands", (int)call->nout, (int)call->nin);
         return KL_ERR_ARGUMENT;
     }
     for (uint32_t i = 0; i < call->nout; i++)

@@ -55,7 +55,7 @@ static void assigned(void)
     NEAR_LIST(state, 0, 2);
 }
 
-static kl_status round_of(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status round_of(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     kl_tensor outside = *(kl_tensor *)ctx;
     (void)nin;
@@ -193,7 +193,7 @@ static void run_program(void)
 
 /* ---- the functions that run them ---- */
 
-static kl_status same(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status same(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     if (ctx)
         run_program();
@@ -201,12 +201,12 @@ static kl_status same(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *o
         out[i] = kl_mul_scalar(in[i < nin ? i : 0], 1);
     return KL_OK;
 }
-static kl_status plain(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status plain(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx;
     return same(NULL, in, nin, out, nout);
 }
-static kl_status below_three(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status below_three(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     if (ctx)
@@ -214,7 +214,7 @@ static kl_status below_three(void *ctx, const kl_tensor *in, uint32_t nin, kl_te
     out[0] = kl_lt(in[0], kl_scalar(dev, KL_F32, -3));
     return KL_OK;
 }
-static kl_status never(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status never(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx;
     return below_three(NULL, in, nin, out, nout);
@@ -232,8 +232,8 @@ static kl_status custom_run(void *ctx, const kl_custom_call *call)
     *(float *)call->out[0] = *(const float *)call->in[0];
     return KL_OK;
 }
-static kl_status custom_gradient(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, uint32_t nin,
-                                 kl_tensor *out, uint32_t nout)
+static kl_status custom_gradient(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, int64_t nin,
+                                 kl_tensor *out, int64_t nout)
 {
     (void)attr, (void)attr_bytes;
     return same(ctx ? ctx : "", in, nin, out, nout);
@@ -244,7 +244,7 @@ static const char *const hosts[] = {"cond yes", "cond no", "while condition", "w
                                     "vmap in vmap"};
 enum { HOSTS = sizeof hosts / sizeof *hosts };
 
-static kl_status inner_vmap(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status inner_vmap(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     kl_tensor x = kl_unsqueeze(in[0], 0), y;

@@ -59,7 +59,7 @@ static void named_operands(void)
     kl_params_free(p);
 }
 
-static kl_status leaves_open(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status leaves_open(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin;
     (void)nout;

@@ -59,27 +59,27 @@ static void forged(void)
 
 static int called;
 
-static kl_status checkpoint_itself(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status checkpoint_itself(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     called++;
     return kl_checkpoint(checkpoint_itself, ctx, nin, in, nout, out);
 }
 
-static kl_status vmap_itself(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status vmap_itself(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     called++;
     kl_tensor batch = kl_unsqueeze(in[0], 0);
     return kl_vmap(vmap_itself, ctx, nin, &batch, NULL, nout, NULL, KL_RANDOM_ERROR, out);
 }
 
-static kl_status in_turn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status in_turn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     kl_tensor batch = kl_unsqueeze(in[0], 0);
     return ++called % 2 ? kl_vmap(in_turn, ctx, nin, &batch, NULL, nout, NULL, KL_RANDOM_ERROR, out)
                         : kl_checkpoint(in_turn, ctx, nin, in, nout, out);
 }
 
-static kl_status loop_itself(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status loop_itself(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nout;
     called++;
@@ -121,7 +121,7 @@ static jmp_buf out_of_it;
 static int remaining; /* functions to go into before the jump */
 static bool mapped;
 
-static kl_status jump(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status jump(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin;
     kl_tensor x = kl_add(in[0], kl_mul_scalar(*(kl_tensor *)ctx, 3)); /* a tensor and a number from outside */
@@ -135,7 +135,7 @@ static kl_status jump(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *o
     return kl_checkpoint(jump, ctx, 1, &x, nout, out);
 }
 
-static kl_status first_of_two(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status first_of_two(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = kl_mul(in[0], *(kl_tensor *)ctx);
@@ -150,7 +150,7 @@ static kl_status run_jump(kl_tensor *w, kl_tensor *x, bool second)
     return mapped ? kl_vmap(jump, w, 1, x, NULL, 1, NULL, KL_RANDOM_ERROR, y) : kl_checkpoint(jump, w, 1, x, 1, y);
 }
 
-static kl_status square(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status square(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_square(in[0]);
@@ -191,7 +191,7 @@ static void leave(int deep, bool map, bool traced, bool second)
     OK(kl_release(w));
 }
 
-static kl_status abandons(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status abandons(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     kl_trace_abandon();

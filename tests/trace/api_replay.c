@@ -39,7 +39,7 @@ struct part {
     bool fails;
 };
 
-static kl_status part_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status part_body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct part *p = ctx, inner = *p;
     kl_tensor x = in[nin - 1], y;
@@ -62,14 +62,14 @@ static kl_status part_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
     return p->fails ? KL_ERR_ARGUMENT : KL_OK;
 }
 
-static kl_status part_other(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status part_other(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct part other = *(struct part *)ctx;
     other.variant += other.variant / 7 % 2;
     return part_body(&other, in, nin, out, nout);
 }
 
-static kl_status part_again(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status part_again(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_lt(in[0], kl_const(kl_device_of(in[0]), KL_I32, 3));
@@ -400,7 +400,7 @@ static void give_bytes(void *ctx, void *p)
     free(p);
 }
 
-static kl_status long_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status long_body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = in[0];
@@ -491,7 +491,7 @@ static void test_window_bias(kl_device dev)
     kl_release(b);
 }
 
-static kl_status add_outside(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status add_outside(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin;
     (void)nout;

@@ -283,7 +283,7 @@ static void train_way(enum way way, const char *label, int64_t bucket)
     if (way != WHOLE)
         OK(kl_comm_sync(comm, PARAMS, m.param));
     const kl_tensor *list = m.param;
-    int n = PARAMS;
+    int64_t n = PARAMS;
     if (way == SHARDED) {
         shards = kl_comm_shards_new(comm, PARAMS, m.param, bucket);
         CHECK(shards != NULL);
@@ -342,7 +342,7 @@ static void train_groups(bool sharded, float values[2][VALUES])
     OK(kl_params_set_rate(tree, "out", 0.5));
     OK(kl_params_set_decay(tree, "*.bias", 0));
     OK(kl_params_freeze(tree, "in.bias", true));
-    int trained, n;
+    int64_t trained, n;
     const kl_tensor *list = kl_params_trained(tree, &trained), *of;
     CHECK(trained == PARAMS - 1);
     if (sharded) {

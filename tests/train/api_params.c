@@ -54,7 +54,7 @@ static void options(void)
 {
     kl_params *p = tree();
     kl_param is;
-    int n;
+    int64_t n;
     const kl_tensor *list = kl_params_trained(p, &n);
     CHECK(n == 5 && list && list[4].id == kl_params_find(p, "h.10.scale").id);
     OK(kl_params_freeze(p, "h.0", true));

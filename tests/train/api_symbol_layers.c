@@ -106,7 +106,7 @@ static int nested_any_batch(kl_device dev, bool symbolic, int round, kl_tensor *
 
 /* ---- vmap ---- */
 
-static kl_status sample_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status sample_gradient(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     kl_tensor loss = kl_cross_entropy(kl_matmul(kl_tanh(kl_linear(in[0], weight[0], kl_none)), weight[1]), in[1]);
@@ -127,7 +127,7 @@ static int vmap_samples(kl_device dev, bool symbolic, int round, kl_tensor *out)
     return 2;
 }
 
-static kl_status row_of(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status row_of(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_softmax(kl_mul(in[0], kl_take(weight[0], 0, in[1])), -1); /* in[1]: which row of the weight */
@@ -145,7 +145,7 @@ static int vmap_indices(kl_device dev, bool symbolic, int round, kl_tensor *out)
     return 2;
 }
 
-static kl_status sequence_sum(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status sequence_sum(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     kl_tensor h = kl_tanh(kl_linear(in[0], weight[0], kl_none));
@@ -214,21 +214,21 @@ static void same_results(kl_device dev, const char *name, round_fn *fn, const ch
 
 /* ---- errors ---- */
 
-static kl_status grown(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status grown(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_add_scalar(in[0], 1);
     return KL_OK;
 }
 
-static kl_status below_four(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status below_four(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_lt(kl_sum_all(in[0]), kl_full(kl_device_of(in[0]), KL_F32, 0, NULL, 4));
     return KL_OK;
 }
 
-static kl_status loops(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status loops(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     return kl_while(below_four, grown, ctx, 1, in, out);

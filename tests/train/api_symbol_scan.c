@@ -42,7 +42,7 @@ static kl_tensor labels(kl_device dev, const struct sizes *s)
 struct cell { const kl_tensor *p; const struct sizes *s; };
 
 /* in: h, c, x */
-static kl_status cell_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status cell_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct cell *c = ctx;
     (void)nin, (void)nout;
@@ -189,7 +189,7 @@ static void test_step(kl_device dev)
 
 /* ---- branches, loops, custom ops ---- */
 
-static kl_status grown(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status grown(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_add_scalar(in[0], 1);
@@ -197,21 +197,21 @@ static kl_status grown(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
     return KL_OK;
 }
 
-static kl_status below_four(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status below_four(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_lt(in[0], kl_full(kl_device_of(in[0]), KL_I32, 0, NULL, 4));
     return KL_OK;
 }
 
-static kl_status doubled(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status doubled(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_add(in[0], in[0]);
     return KL_OK;
 }
 
-static kl_status negated(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status negated(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
     out[0] = kl_neg(in[0]);

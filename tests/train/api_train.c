@@ -127,7 +127,8 @@ static void loop(void)
 {
     struct fit f = {.params = kl_params_new(dev, KL_F32, 3), .fail_at = -1, .nan_at = -1};
     char log[] = "/tmp/kiln-train-XXXXXX", line[256];
-    int fd = mkstemp(log), n, lines = 0;
+    int fd = mkstemp(log), lines = 0;
+    int64_t n;
     CHECK(fd >= 0);
     OK(kl_nn_linear_init(&f.line, f.params, "line", 1, 1, true));
     const kl_tensor *trained = kl_params_trained(f.params, &n);

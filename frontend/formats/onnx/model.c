@@ -63,9 +63,9 @@ void kl_model_close(kl_model *m)
 
 /* ---- looking at one ---- */
 
-uint32_t kl_model_inputs(const kl_model *m) { return m ? m->main->nin : 0; }
-uint32_t kl_model_outputs(const kl_model *m) { return m ? m->main->nout : 0; }
-uint32_t kl_model_weights(const kl_model *m) { return m ? m->nweight : 0; }
+int64_t kl_model_inputs(const kl_model *m) { return m ? m->main->nin : 0; }
+int64_t kl_model_outputs(const kl_model *m) { return m ? m->main->nout : 0; }
+int64_t kl_model_weights(const kl_model *m) { return m ? m->nweight : 0; }
 
 static void value_type(const Onnx__ValueInfoProto *p, kl_model_value *v)
 {
@@ -166,8 +166,8 @@ static bool model_check_inputs(kl_model *m, int64_t nin, const kl_tensor *in, in
         return kl_failf(NULL, KL_ERR_ARGUMENT, "model_call: %s is %" PRId64 "; a count is not negative",
                         nin < 0 ? "nin" : "nout", nin < 0 ? nin : nout) == KL_OK;
     if (!m || (nin && !in) || (nout && !out) || nin != m->main->nin || nout > m->main->nout) {
-        snprintf(text, sizeof text, "model_call: %s; it has %u inputs and %u outputs, the call %" PRId64
-                 " and %" PRId64,
+        snprintf(text, sizeof text, "model_call: %s; it has %" PRId64 " inputs and %" PRId64 " outputs, the call %"
+                 PRId64 " and %" PRId64,
                  !m ? "model is NULL" : (nin && !in) || (nout && !out) ? "in or out is NULL"
                  : "other numbers of values",
                  kl_model_inputs(m), kl_model_outputs(m), nin, nout);

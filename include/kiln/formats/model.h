@@ -49,9 +49,9 @@ typedef struct kl_model_value {
     int64_t dims[KL_MAX_RANK];        /* -1: any length, where */
     const char *symbol[KL_MAX_RANK];  /*   lengths with one name are equal; NULL: it has no name */
 } kl_model_value;
-KL_API uint32_t kl_model_inputs(const kl_model *model);  /* not counting those that are weights */
-KL_API uint32_t kl_model_outputs(const kl_model *model);
-KL_API uint32_t kl_model_weights(const kl_model *model);
+KL_API int64_t kl_model_inputs(const kl_model *model);  /* not counting those that are weights */
+KL_API int64_t kl_model_outputs(const kl_model *model);
+KL_API int64_t kl_model_weights(const kl_model *model);
 /* [errors ARGUMENT: there is none of that number] */
 KL_API kl_status kl_model_input(const kl_model *model, uint32_t i, kl_model_value *value);
 KL_API kl_status kl_model_output(const kl_model *model, uint32_t i, kl_model_value *value);
@@ -80,7 +80,7 @@ KL_API_AT kl_status kl_model_call(kl_model *model, int64_t nin, const kl_tensor 
  * nodes of comparisons.  An op that ONNX does not have, such as a random number, is an error that names the op, its
  * types and the line that recorded it.  ONNX does not define the order of sums, so results may differ by
  * rounding, nor which of several rows wins if kl_index_copy selects a row twice.
- *     static kl_status predict(void *net, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout);
+ *     static kl_status predict(void *net, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout);
  *     kl_model_save("net.onnx", predict, &net, 1, &x, (const char *[]){"image"}, 1, (const char *[]){"logits"});
  * [errors ARGUMENT: a name twice, or empty, or 2 GiB; TRACE: one is open; TYPE: no such op in ONNX; IO; those of the
  * function] */

@@ -20,13 +20,13 @@ extern "C" {
 typedef enum kl_reduction { KL_REDUCE_SUM, KL_REDUCE_MEAN, KL_REDUCE_MAX, KL_REDUCE_MIN } kl_reduction;
 
 /* Every out[i]: all tensors combined element by element.  They have one shape and dtype. */
-KL_API_AT kl_status kl_all_reduce(kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out);
+KL_API_AT kl_status kl_all_reduce(kl_reduction kind, int64_t n, const kl_tensor *in, kl_tensor *out);
 /* Every out[i]: all tensors concatenated along the axis. */
-KL_API_AT kl_status kl_all_gather(int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
+KL_API_AT kl_status kl_all_gather(int axis, int64_t n, const kl_tensor *in, kl_tensor *out);
 /* out[i]: part i of the result of kl_all_reduce, split into n equal parts along the axis. */
-KL_API_AT kl_status kl_reduce_scatter(kl_reduction kind, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
+KL_API_AT kl_status kl_reduce_scatter(kl_reduction kind, int axis, int64_t n, const kl_tensor *in, kl_tensor *out);
 /* out[i]: a copy of the tensor on device[i]. */
-KL_API_AT kl_status kl_broadcast(kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out);
+KL_API_AT kl_status kl_broadcast(kl_tensor a, int64_t n, const kl_device *device, kl_tensor *out);
 
 /* ---- communicators: the processes of one program ----
  *

@@ -72,19 +72,19 @@ KL_API_AT kl_tensor kl_roi_align(kl_tensor a, kl_tensor boxes, kl_tensor image, 
 
 /* The mean, or the largest, of windows that divide the last n axes (1..3) into `sizes` parts: elements i L / size,
  * rounded down, to (i + 1) L / size, rounded up.  Sizes of 1: a global pool.  [SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_adaptive_avg_pool(kl_tensor a, int n, const int64_t *sizes);
-KL_API_AT kl_tensor kl_adaptive_max_pool(kl_tensor a, int n, const int64_t *sizes);
+KL_API_AT kl_tensor kl_adaptive_avg_pool(kl_tensor a, int naxes, const int64_t *sizes);
+KL_API_AT kl_tensor kl_adaptive_max_pool(kl_tensor a, int naxes, const int64_t *sizes);
 
 /* kl_max_pool, and a new handle for the positions (i64) of the first largest element (or NaN) of each window: its index
  * in the last n axes, flattened, never one of the padding, even where all elements are the dtype's lowest number.  The
  * gradient flows to these elements.  [SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_max_pool_indices(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+KL_API_AT kl_tensor kl_max_pool_indices(kl_tensor a, int naxes, const int64_t *window, const int64_t *stride,
                                         const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation,
                                         kl_tensor *indices);
 /* The inverse: zeros with the last n axes of these sizes, except a's elements at their positions, integers of a's
  * shape.  Positions outside are ignored; of several elements at one position the last is kept.  [SHAPE, TYPE,
  * ARGUMENT] */
-KL_API_AT kl_tensor kl_max_unpool(kl_tensor a, kl_tensor indices, int n, const int64_t *sizes);
+KL_API_AT kl_tensor kl_max_unpool(kl_tensor a, kl_tensor indices, int naxes, const int64_t *sizes);
 
 #ifdef __cplusplus
 }

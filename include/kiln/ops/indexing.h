@@ -46,10 +46,10 @@ KL_API_AT kl_tensor kl_put_along_axis_with(kl_tensor a, int axis, kl_tensor inde
  * first axes, kl_none for an axis that is not indexed; later axes are not indexed.  The indices' axes replace the
  * indexed ones where these are adjacent, else they come first.  For a mask pass the indices of kl_nonzero.  [SHAPE,
  * TYPE, ARGUMENT: n, or no index at all] */
-KL_API_AT kl_tensor kl_index(kl_tensor a, int n, const kl_tensor *index, unsigned flags);
+KL_API_AT kl_tensor kl_index(kl_tensor a, int naxes, const kl_tensor *index, unsigned flags);
 /* a with the elements that kl_index gives combined with those of update, which is broadcast to that shape.
  * [SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_index_put(kl_tensor a, int n, const kl_tensor *index, kl_tensor update, kl_scatter_kind kind,
+KL_API_AT kl_tensor kl_index_put(kl_tensor a, int naxes, const kl_tensor *index, kl_tensor update, kl_scatter_kind kind,
                                  unsigned flags);
 
 /* Where the elements beyond a border come from.  REFLECT: back from the border, which is not repeated, cb|abc|ba;

@@ -87,11 +87,11 @@ typedef struct kl_adafactor_options {
 /* An optimizer of n different float tensors that outlive the traces.  Options NULL: the defaults.  If it is made inside
  * a trace, its tensors belong to that trace.  [errors ARGUMENT: also a tensor that is there twice, Nesterov without
  * momentum, a number that is not finite, a beta or alpha of 1 or more; HANDLE, TYPE, MEMORY: NULL] */
-KL_API_AT kl_optimizer *kl_sgd(int n, const kl_tensor *param, const kl_sgd_options *options);
-KL_API_AT kl_optimizer *kl_adam(int n, const kl_tensor *param, const kl_adam_options *options);
-KL_API_AT kl_optimizer *kl_lion(int n, const kl_tensor *param, const kl_lion_options *options);
-KL_API_AT kl_optimizer *kl_rmsprop(int n, const kl_tensor *param, const kl_rmsprop_options *options);
-KL_API_AT kl_optimizer *kl_adafactor(int n, const kl_tensor *param, const kl_adafactor_options *options);
+KL_API_AT kl_optimizer *kl_sgd(int64_t n, const kl_tensor *param, const kl_sgd_options *options);
+KL_API_AT kl_optimizer *kl_adam(int64_t n, const kl_tensor *param, const kl_adam_options *options);
+KL_API_AT kl_optimizer *kl_lion(int64_t n, const kl_tensor *param, const kl_lion_options *options);
+KL_API_AT kl_optimizer *kl_rmsprop(int64_t n, const kl_tensor *param, const kl_rmsprop_options *options);
+KL_API_AT kl_optimizer *kl_adafactor(int64_t n, const kl_tensor *param, const kl_adafactor_options *options);
 
 /* Attaches a tree.  From this call on steps use the tree's settings of the optimizer's parameters: frozen parameters
  * are skipped, the learning rate and the weight decay are multiplied by the tree's factors, and kl_optimizer_state
@@ -120,7 +120,7 @@ KL_API kl_status kl_optimizer_set_steps(kl_optimizer *opt, int64_t steps);
  * returns tensor number i and its name: "h.0.fc.weight.m" for a parameter of an attached tree, else "0.m" with the
  * parameter's number.  *name is valid until the next call on this optimizer; the optimizer owns *tensor (kl_assign
  * sets its value).  [errors ARGUMENT: no such number] */
-KL_API int kl_optimizer_states(const kl_optimizer *opt);
+KL_API int64_t kl_optimizer_states(const kl_optimizer *opt);
 KL_API kl_status kl_optimizer_state(kl_optimizer *opt, int i, const char **name, kl_tensor *tensor);
 
 /* Writes the numbers that change from step to step to slots[], as names and values for the next run of a frozen step
@@ -132,7 +132,7 @@ KL_API kl_status kl_optimizer_state(kl_optimizer *opt, int i, const char **name,
  *
  * [errors ARGUMENT: 0] */
 #define KL_OPTIMIZER_SLOTS 5
-KL_API int kl_optimizer_slots(kl_optimizer *opt, double lr, kl_slot *slots);
+KL_API int64_t kl_optimizer_slots(kl_optimizer *opt, double lr, kl_slot *slots);
 
 /* Frees the optimizer and releases its own tensors, but not the parameters.  NULL is allowed. */
 KL_API void kl_optimizer_free(kl_optimizer *opt);
@@ -143,16 +143,16 @@ KL_API void kl_optimizer_free(kl_optimizer *opt);
  * replaces them in the array.  Returns the norm before clipping, [] of the first gradient's dtype.  A norm that is not
  * finite makes all of them NaN: check it, or use kl_loss_scale.  [errors ARGUMENT: no gradients, most is not above 0;
  * TYPE, DEVICE: poison] */
-KL_API_AT kl_tensor kl_clip_norm(int n, kl_tensor *gradients, double max);
+KL_API_AT kl_tensor kl_clip_norm(int64_t n, kl_tensor *gradients, double max);
 /* Clamps each element to the range from -most to most.  [errors ARGUMENT; TYPE] */
-KL_API_AT kl_status kl_clip_value(int n, kl_tensor *gradients, double max);
+KL_API_AT kl_status kl_clip_value(int64_t n, kl_tensor *gradients, double max);
 
 /* Sums gradients over several small batches, which then count as one batch.
  *     kl_accumulator_add(acc, g);                                 // in the traces of the first k - 1 batches
  *     kl_accumulator_take(acc, g); kl_optimizer_step_gradients(opt, g, lr);     // in that of the last one */
 typedef struct kl_accumulator kl_accumulator;
 /* Makes an accumulator for the gradients of n tensors.  [errors as kl_sgd: NULL] */
-KL_API_AT kl_accumulator *kl_accumulator_new(int n, const kl_tensor *param);
+KL_API_AT kl_accumulator *kl_accumulator_new(int64_t n, const kl_tensor *param);
 /* Records the addition of n gradients, in the order of the tensors.  [errors ARGUMENT; TRACE: none is open; SHAPE] */
 KL_API_AT kl_status kl_accumulator_add(kl_accumulator *acc, const kl_tensor *gradients);
 /* Replaces gradients[] by the means of these gradients and of those that were added since the last take, and records
@@ -165,7 +165,7 @@ KL_API void kl_accumulator_free(kl_accumulator *acc); /* NULL is allowed */
  * Averages of f16 and bf16 tensors are f32; kl_ema_swap rounds them when it makes them the tensor's value. */
 typedef struct kl_ema kl_ema;
 /* Makes averages of n tensors.  [errors as kl_sgd; ARGUMENT: decay outside of 0..1: NULL] */
-KL_API_AT kl_ema *kl_ema_new(int n, const kl_tensor *param, double decay);
+KL_API_AT kl_ema *kl_ema_new(int64_t n, const kl_tensor *param, double decay);
 /* Records one update of the averages.  Call it in the trace of a step, after the step.  [errors ARGUMENT; TRACE:
  * none is open] */
 KL_API_AT kl_status kl_ema_update(kl_ema *ema);

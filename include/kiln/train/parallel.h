@@ -21,17 +21,17 @@ extern "C" {
 
 /* Sets n tensors that outlive traces to the values that they have on rank 0.  Call it outside of traces.  [errors as
  * above] */
-KL_API_AT kl_status kl_comm_sync(kl_comm *comm, int n, const kl_tensor *tensors);
+KL_API_AT kl_status kl_comm_sync(kl_comm *comm, int64_t n, const kl_tensor *tensors);
 /* Replaces each gradient by its mean over all ranks.  Entries that are kl_none do not change.  Gradients are sent in
  * buckets of about bucket_bytes bytes (0: 4 MiB), from the last gradient to the first.  A backward pass computes
  * them in this order, so a bucket is sent while the gradients of the next one are computed.  [errors as above;
  * TRACE: none is open] */
-KL_API_AT kl_status kl_comm_gradients(kl_comm *comm, int n, kl_tensor *gradients, int64_t bucket_bytes);
+KL_API_AT kl_status kl_comm_gradients(kl_comm *comm, int64_t n, kl_tensor *gradients, int64_t bucket_bytes);
 
 /* ---- sharded optimizers (ZeRO stage 1): each rank stores the optimizer states of its part of the parameters ----
  *
  *     kl_comm_shards *shards = kl_comm_shards_new(comm, n, params, 0);
- *     int parts;
+ *     int64_t parts;
  *     const kl_tensor *part = kl_comm_shards_parts(shards, &parts);
  *     kl_optimizer *opt = kl_adam(parts, part, &options);
  *     ... in each trace:  kl_grads(loss, n, params, g);  kl_comm_shards_step(shards, opt, g, rate);
@@ -61,7 +61,7 @@ typedef struct kl_comm_shards kl_comm_shards;
  * Makes the shards of n different float tensors of one dtype.  The tensors must outlive traces and have the same
  * values on all ranks.
  * [errors ARGUMENT, HANDLE, TYPE, MEMORY: NULL] */
-KL_API_AT kl_comm_shards *kl_comm_shards_new(kl_comm *comm, int n, const kl_tensor *params, int64_t bucket_bytes);
+KL_API_AT kl_comm_shards *kl_comm_shards_new(kl_comm *comm, int64_t n, const kl_tensor *params, int64_t bucket_bytes);
 /* The same for the parameters of a tree that are not frozen (kl_params_trained).  A bucket has parameters with equal
  * factors.  The tree must outlive the shards; a later change of factors must keep those of a bucket equal. */
 KL_API_AT kl_comm_shards *kl_comm_shards_new_params(kl_comm *comm, kl_params *params, int64_t bucket_bytes);
@@ -69,7 +69,7 @@ KL_API_AT kl_comm_shards *kl_comm_shards_new_params(kl_comm *comm, kl_params *pa
  * to those of its parameters.  An optimizer that is attached to it uses them, and names its states after the parts. */
 KL_API const kl_params *kl_comm_shards_params(const kl_comm_shards *shards);
 /* This rank's parts of the parameters, one tensor for each bucket; *parts is their number.  The container owns them. */
-KL_API const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *shards, int *parts);
+KL_API const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *shards, int64_t *parts);
 /* Records a step of opt, which must be an optimizer of these parts.  gradients: this rank's gradients of all
  * parameters, none of them kl_none.  [errors ARGUMENT: also an optimizer that is not attached to kl_comm_shards_params
  * where the shards are those of a tree; TRACE: none is open; SHAPE; those of kl_optimizer_step_gradients] */

@@ -5,7 +5,7 @@
  *     kl_tensor w = kl_params_make(params, "fc.weight", 2, (int64_t[]){784, 10}, &init);
  *     kl_tensor b = kl_params_make(params, "fc.bias", 1, (int64_t[]){10}, NULL);
  *     kl_params_set_decay(params, "*.bias", 0);                     // no weight decay
- *     int n;
+ *     int64_t n;
  *     const kl_tensor *list = kl_params_trained(params, &n);
  *     kl_optimizer *opt = kl_adam(n, list, NULL);
  *     kl_optimizer_attach(opt, params);                             // <kiln/train/optim.h>: factors and names
@@ -117,7 +117,7 @@ KL_API int kl_params_next(const kl_params *params, const char *pattern, int from
 KL_API int64_t kl_params_elements(const kl_params *params, const char *pattern);
 /* The parameters that are neither frozen nor buffers, in order; *n is their number.  The tree owns the array, which
  * is valid until the tree changes or this function is called again.  [errors ARGUMENT: no tree; MEMORY: NULL] */
-KL_API const kl_tensor *kl_params_trained(kl_params *params, int *n);
+KL_API const kl_tensor *kl_params_trained(kl_params *params, int64_t *n);
 
 /* Sets the parameters that match the pattern to new initial values, which the tree's seed and their names determine.
  * [errors ARGUMENT: no match; those of kl_init_values and kl_assign] */

@@ -10,7 +10,7 @@
 static kl_device dev;
 static const int64_t wrong[] = {-1, INT64_MIN, (int64_t)INT32_MAX + 1, INT64_MAX};
 
-static kl_status identity(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status identity(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx;
     for (uint32_t i = 0; i < nin && i < nout; i++)
@@ -103,6 +103,43 @@ static void steps(int64_t n, kl_tensor given)
     kl_step_free(step);
 }
 
+static void lists(int64_t n, kl_tensor x)
+{
+    kl_tensor out = kl_none;
+    kl_device device = dev;
+    out = kl_concat(n, &x, 0);
+    CHECK(names(kl_last_error_code(), "concat", "n", n) && is_poison(&out));
+    out = kl_stack(n, &x, 0);
+    CHECK(names(kl_last_error_code(), "stack", "n", n) && is_poison(&out));
+    out = kl_einsum("i->i", n, &x);
+    CHECK(names(kl_last_error_code(), "einsum", "n", n) && is_poison(&out));
+    out = kl_loss_scale_finite(n, &x);
+    CHECK(names(kl_last_error_code(), "loss_scale_finite", "n", n) && is_poison(&out));
+    CHECK(names(kl_split(x, 0, n, NULL, &out), "split", "n", n) && !out.id);
+    CHECK(names(kl_grads(x, n, &x, &out), "grads", "n", n) && !out.id);
+    CHECK(names(kl_all_reduce(KL_REDUCE_SUM, n, &x, &out), "all_reduce", "n", n) && !out.id);
+    CHECK(names(kl_all_gather(0, n, &x, &out), "all_gather", "n", n) && !out.id);
+    CHECK(names(kl_reduce_scatter(KL_REDUCE_SUM, 0, n, &x, &out), "reduce_scatter", "n", n) && !out.id);
+    CHECK(names(kl_broadcast(x, n, &device, &out), "broadcast", "n", n) && !out.id);
+}
+
+static void training(int64_t n, kl_tensor x)
+{
+    kl_tensor gradient = x, norm = kl_clip_norm(n, &gradient, 1);
+    CHECK(names(kl_last_error_code(), "clip_norm", "n", n) && is_poison(&norm));
+    CHECK(names(kl_clip_value(n, &gradient, 1), "clip_value", "n", n) && gradient.id == x.id);
+    CHECK(!kl_sgd(n, &x, NULL) && names(kl_last_error_code(), "sgd", "n", n));
+    CHECK(!kl_adam(n, &x, NULL) && names(kl_last_error_code(), "adam", "n", n));
+    CHECK(!kl_lion(n, &x, NULL) && names(kl_last_error_code(), "lion", "n", n));
+    CHECK(!kl_rmsprop(n, &x, NULL) && names(kl_last_error_code(), "rmsprop", "n", n));
+    CHECK(!kl_adafactor(n, &x, NULL) && names(kl_last_error_code(), "adafactor", "n", n));
+    CHECK(!kl_accumulator_new(n, &x) && names(kl_last_error_code(), "accumulator", "n", n));
+    CHECK(!kl_ema_new(n, &x, 0.5) && names(kl_last_error_code(), "average", "n", n));
+    CHECK(names(kl_comm_sync(NULL, n, &x), "comm_sync", "n", n));
+    CHECK(names(kl_comm_gradients(NULL, n, &gradient, 0), "comm_gradients", "n", n));
+    CHECK(!kl_comm_shards_new(NULL, n, &x, 0) && names(kl_last_error_code(), "comm_shards_new", "n", n));
+}
+
 static void files_and_models(int64_t n, kl_tensor x)
 {
     const kl_file_item item = {.name = "x", .tensor = x};
@@ -129,6 +166,8 @@ static void test(kl_device device)
         calls_by_name(wrong[i], x);
         steps(wrong[i], x);
         files_and_models(wrong[i], x);
+        lists(wrong[i], x);
+        training(wrong[i], x);
     }
     kl_tensor y = kl_neg(x);
     double *v = values_of(y);

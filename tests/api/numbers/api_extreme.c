@@ -89,7 +89,7 @@ static kl_tensor dynamic_slice(void)
     return kl_dynamic_slice(v, &start, &x);
 }
 
-static kl_status counts(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status counts(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx;
     (void)nin;

@@ -43,12 +43,12 @@ static kl_status body_run(struct onnx_body *b, const struct graph_def *g, const 
 
 /* ---- If ---- */
 
-static kl_status then_branch(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status then_branch(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct onnx_body *b = ctx;
     return body_run(b, b->g, in, nin, out, 0, nout);
 }
-static kl_status else_branch(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status else_branch(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct onnx_body *b = ctx;
     return body_run(b, b->other, in, nin, out, 0, nout);
@@ -245,7 +245,7 @@ static bool loop_give(struct node *n, struct onnx_loop *l)
     return ok;
 }
 
-static kl_status loop_condition(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status loop_condition(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct node *n = ((struct onnx_body *)ctx)->n;
     (void)nin;
@@ -255,7 +255,7 @@ static kl_status loop_condition(void *ctx, const kl_tensor *in, uint32_t nin, kl
     return KL_OK;
 }
 
-static kl_status loop_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status loop_body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct onnx_body *b = ctx;
     struct node *n = b->n;
@@ -290,7 +290,7 @@ static bool loop_while(struct node *n, struct onnx_loop *l)
     return true;
 }
 
-static kl_status loop_scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status loop_scan_body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct onnx_body *b = ctx;
     struct node *n = b->n;
@@ -466,7 +466,7 @@ bool onnx_loop(struct node *n)
 /* ---- Scan ---- */
 
 /* Where the graph draws random numbers, the last scanned value is the number of the round. */
-static kl_status scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status scan_body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct onnx_body *b = ctx;
     if (!b->draws)
