@@ -15,6 +15,7 @@ struct cli_model {
     kl_model *m;
     const char *path;                    /* its file, for messages and as the place of its inputs */
     bool takes_arrays;                   /* the command has --input */
+    bool takes_ranges;                   /* a length may have a range, --bind NAME=LOW..HIGH: it becomes a symbol */
     uint32_t nin, nout;
     kl_model_value *in, *out;
     int64_t (*dims)[KL_MAX_RANK];        /* of inputs */
@@ -164,15 +165,25 @@ static bool model_arrays(struct cli_model *c, struct job_value *bind, unsigned n
     return true;
 }
 
-static bool symbol_known(const struct cli_values *v, const char *name, int64_t *value)
+/* The number of the value of --bind or of an array's shape with the name; values->n: there is none. */
+static unsigned value_named(const struct cli_values *v, const char *name)
 {
-    for (unsigned i = 0; i < v->n; i++)
-        if (strlen(name) == v->len[i] && !memcmp(name, v->name[i], v->len[i]))
-            return *value = v->value[i],
-                   v->high[i] == v->value[i] ||
-                       !cli_error("--bind %s: a length of a model has one value, not %" PRId64 "..%" PRId64, name,
-                                  v->value[i], v->high[i]);
-    return false;
+    unsigned i = 0;
+    while (name && i < v->n && (strlen(name) != v->len[i] || memcmp(name, v->name[i], v->len[i])))
+        i++;
+    return name ? i : v->n;
+}
+
+static bool symbol_known(const struct cli_model *c, const char *name, int64_t *value)
+{
+    const struct cli_values *v = &c->values;
+    unsigned i = value_named(v, name);
+    if (i == v->n)
+        return false;
+    *value = v->value[i];
+    return v->high[i] == v->value[i] || c->takes_ranges ||
+           !cli_error("--bind %s: a length of a model has one value here, not %" PRId64 "..%" PRId64, name,
+                      v->value[i], v->high[i]);
 }
 
 /* An input whose type or shape nothing says.  false. */
@@ -186,11 +197,28 @@ static bool input_unknown(const struct cli_model *c, const kl_model_value *v, co
     return false;
 }
 
+/* Is each --bind for a length of an input?  Of several files one may be without it. */
+static bool values_meant(const struct cli_model *c)
+{
+    for (unsigned at = 0; at < c->values.n && !c->values.some; at++) {
+        bool found = false;
+        for (uint32_t i = 0; i < c->nin; i++)
+            for (int k = 0; k < c->in[i].rank; k++)
+                found |= value_named(&c->values, c->in[i].symbol[k]) == at;
+        if (!found)
+            return cli_error("--bind: no input of the model has a length '%.*s'", (int)c->values.len[at],
+                             c->values.name[at]), false;
+    }
+    return true;
+}
+
 /* Shapes from the arrays, from --bind, and from the lengths that these give to symbols. */
 static bool model_shapes(struct cli_model *c, const struct cli_values *values)
 {
     if (values)
         c->values = *values;
+    if (!values_meant(c))
+        return false;
     for (uint32_t i = 0; i < c->nin; i++) {
         const struct job_array *a = &c->array[i];
         if (!a->bytes)
@@ -201,7 +229,7 @@ static bool model_shapes(struct cli_model *c, const struct cli_values *values)
         for (uint32_t k = 0; k < a->array.shape.rank; k++) {
             const char *s = c->in[i].symbol[k];
             int64_t v;
-            if (s && !symbol_known(&c->values, s, &v) && c->values.n < MAX_SYMBOLS) {
+            if (s && !symbol_known(c, s, &v) && c->values.n < MAX_SYMBOLS) {
                 c->values.name[c->values.n] = s;
                 c->values.len[c->values.n] = strlen(s);
                 c->values.value[c->values.n] = c->values.high[c->values.n] = a->array.shape.dim[k];
@@ -217,7 +245,7 @@ static bool model_shapes(struct cli_model *c, const struct cli_values *values)
             return input_unknown(c, v, v->rank < 0 ? "no shape" : "no type");
         for (int k = 0; k < v->rank; k++) {
             c->dims[i][k] = v->dims[k];
-            if (v->dims[k] >= 0 || (v->symbol[k] && symbol_known(&c->values, v->symbol[k], &c->dims[i][k])))
+            if (v->dims[k] >= 0 || (v->symbol[k] && symbol_known(c, v->symbol[k], &c->dims[i][k])))
                 continue;
             if (v->symbol[k])
                 return cli_error("symbol %s has no value: give --bind %s=NUMBER", v->symbol[k], v->symbol[k]), false;
@@ -246,7 +274,7 @@ static bool model_tensors(struct cli_model *c, kl_device d, bool numbers)
             return cli_error("out of memory"), false;
         const kl_site site = {c->path, (int)i + 1, "input"};
         c->t[i] = c->lengths ? kl_input_symbolic_at(&site, d, v->dtype, v->rank, c->lengths[i], c->dims[i],
-                                                    a->array.data)
+                                                    a->bytes ? a->array.data : zeros)
                              : kl_input_at(&site, d, v->dtype, v->rank, c->dims[i], a->bytes ? a->array.data : zeros);
         mem_free(zeros);
         if (kl_check(c->t[i]) != KL_OK)
@@ -366,6 +394,29 @@ static const char *length_name(const char *name, uint32_t i, int axis, char *buf
         return name;
     snprintf(buf, size, "in%u.%d", i, axis);
     return buf;
+}
+
+/* Lengths for which --bind has a range become symbols with these bounds.  false: out of memory. */
+static bool find_ranges(struct cli_model *c)
+{
+    bool any = false;
+    for (unsigned i = 0; i < c->values.n; i++)
+        any |= c->values.high[i] != c->values.value[i];
+    if (!any)
+        return true;
+    if (!(c->lengths = mem_alloc((c->nin + 1) * sizeof *c->lengths)))
+        return cli_error("out of memory"), false;
+    for (uint32_t i = 0; i < c->nin; i++)
+        for (int k = 0; k < c->in[i].rank; k++) {
+            char buf[24];
+            unsigned at = value_named(&c->values, c->in[i].symbol[k]);
+            bool range = at < c->values.n && c->values.high[at] != c->values.value[at];
+            c->lengths[i][k] = c->dims[i][k];
+            if (range)
+                c->lengths[i][k] = kl_symbol(length_name(c->in[i].symbol[k], i, k, buf, sizeof buf),
+                                             c->values.value[at], c->values.high[at]);
+        }
+    return true;
 }
 
 /* Lengths that differ among the runs become symbols, bounded by the runs.  false: there are none, or an array's rank
@@ -545,10 +596,11 @@ static struct graph *model_captured(struct cli_model *c, bool numbers_outside, s
 
 struct graph *cli_model_graph(const char *path, const char *device, const struct cli_values *values)
 {
-    struct cli_model c = {0};
+    struct cli_model c = {.takes_ranges = true};
     bool outside;
     struct graph *g = NULL;
-    if (model_load(&c, path, device) && model_shapes(&c, values) && model_record(&c, path, device, &outside)) {
+    if (model_load(&c, path, device) && model_shapes(&c, values) && find_ranges(&c) &&
+        model_record(&c, path, device, &outside)) {
         g = model_captured(&c, outside, NULL);
         kl_trace_abandon();
     }
@@ -558,8 +610,8 @@ struct graph *cli_model_graph(const char *path, const char *device, const struct
 
 bool cli_model_compile(const char *path, const struct cli_values *values, kl_object *object, const char *prefix)
 {
-    struct cli_model c = {0};
-    bool outside, ok = model_load(&c, path, "cpu") && model_shapes(&c, values) &&
+    struct cli_model c = {.takes_ranges = true};
+    bool outside, ok = model_load(&c, path, "cpu") && model_shapes(&c, values) && find_ranges(&c) &&
                        model_record(&c, path, "cpu", &outside);
     if (ok && kl_object_add(object, prefix) != KL_OK)
         ok = cli_error("%s", kl_last_error()) == CLI_OK;

@@ -24,7 +24,7 @@ static bool rule_of(struct node *n, int *rule)
 
 /* One step: the state [B, G, Dk, Dv], then a row each of q [B, H, Dk], k [B, G, Dk], v [B, G, Dv], and of the decay
  * [B, G, Dk or 1] and beta [B, G or 1, 1] where the rule has them.  Gives the next state and [B, H, Dv]. */
-static kl_status linear_attention_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status linear_attention_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct linear_attention *a = ctx;
     kl_tensor state = in[0], q = in[1], k = in[2], v = in[3];
