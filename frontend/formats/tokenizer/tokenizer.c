@@ -1,6 +1,6 @@
 /* Byte-pair tokenizers (<kiln/train/tokenizer.h>): reading their files, decoding. */
 #include "tokenizer.h"
-#include "json.h"
+#include "frontend/formats/json.h"
 #include <string.h>
 
 enum { LLMC_HEADER = 1024, LLMC_MAGIC = 20240328 }; /* numbers of gpt2_tokenizer.bin */

@@ -1,7 +1,7 @@
 /* Byte-pair tokenizers (<kiln/train/tokenizer.h>): what reading one and using it share. */
 #ifndef KILN_FORMATS_TOKENIZER_H
 #define KILN_FORMATS_TOKENIZER_H
-#include "file_open.h"
+#include "frontend/formats/file_open.h"
 #include <kiln/train.h>
 
 /* Two neighbouring tokens that become one. */
@@ -22,7 +22,7 @@ struct kl_tokenizer {
 /* The merge of a pair, NULL: it is not merged. */
 const struct token_merge *token_merge_of(const kl_tokenizer *t, int32_t left, int32_t right);
 
-/* ---- tokenizer_words.c ---- */
+/* ---- words.c ---- */
 /* The length of the first word of text, which is not empty, by GPT-2's pattern. */
 int64_t word_length(const uint8_t *text, const uint8_t *end);
 

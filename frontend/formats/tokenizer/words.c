@@ -1,5 +1,5 @@
 /* Encoding (<kiln/train/tokenizer.h>): splits text into words by GPT-2's pattern, and words into tokens. */
-#include "json.h"
+#include "frontend/formats/json.h"
 #include "tokenizer.h"
 #include "unicode_classes.h"
 #include <string.h>
