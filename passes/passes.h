@@ -153,10 +153,10 @@ bool memo_unpack(const void *pack, size_t size); /* false: the bytes are damaged
 extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 
 /* ---- plan.c, plan_non_fusible.c: storage and commands ---- */
-enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_KERNEL_LOCAL, LOC_PLACE };
+enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_KERNEL_LOCAL, LOC_LAYOUT };
 /* Scratch, workspace and kernel-local contain no value.  arena: of device `index`; scratch: offset in a thread's
  * scratch; workspace: offset in the memory that the phases of a kernel share; kernel-local: shared memory or registers;
- * place: offset behind that of place `index` of program.layout, in the arena */
+ * layout: offset from that of value `index` of program.layout, in the arena */
 struct loc { uint32_t kind, index; int64_t offset; };
 
 enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
@@ -212,11 +212,11 @@ struct program {
 int64_t program_arenas(const struct program *p); /* bytes of all arenas */
 /* ---- layout.c ----
  * Where the values of a program with placeholders lie in its arena, for any values of the symbols. */
-enum { MAX_PLACES = 512 };        /* a program with more values has the arena of the bounds, without places */
+enum { MAX_LAYOUT_VALUES = 512 }; /* a program with more has the arena of the bounds, without a layout */
 /* below, end: of layout.below, those directly below it; fixed: no symbol is in bytes */
-struct arena_place { int64_t bytes; bool fixed; uint32_t below, end; };
-struct layout { unsigned device; uint32_t n; struct arena_place *place; uint32_t *below; };
-/* Writes the offset of each place for the symbols' values (slot NULL: the bounds); returns the bytes of the arena. */
+struct layout_value { int64_t bytes; bool fixed; uint32_t below, end; };
+struct layout { unsigned device; uint32_t n; struct layout_value *value; uint32_t *below; };
+/* Writes the offset of each value for the symbols' values (slot NULL: the bounds); returns the bytes of the arena. */
 int64_t layout_offsets(const struct program *p, const uint64_t *slot, int64_t *offset);
 void layout_free(struct layout *l);
 /* g stays the caller's; caps: those of all devices. interpret: one CMD_INTERP command and no kernel. */

@@ -490,7 +490,9 @@ static bool size_split_off(struct kernel *k, val a, const struct form *s, val *q
     return true;
 }
 
-/* floor(a/c) of a size c with symbols, which divides nothing where it is 0.  *rest, if not NULL: a - c times it. */
+/* floor(a/c) of a size c with symbols, which divides nothing where it is 0.  *rest, if not NULL: a - c times it.  Where
+ * a is negative it is the index of an element that is not accessed, outside of a pad's or a concat's operand: the
+ * quotient is rounded toward zero. */
 static val div_by_size(struct kernel *k, val a, struct size c, val *rest)
 {
     struct form f = index_form(k, a);
@@ -502,8 +504,6 @@ static val div_by_size(struct kernel *k, val a, struct size c, val *rest)
         return k_int(k, 0);
     if (f.lo >= 0 && size_split_off(k, a, &s, &multiples, &below))
         return ix_add(k, multiples, div_by_size(k, below, c, rest));
-    if (f.lo < 0 && !k->err.code)
-        kernel_mark_unsupported(k, "an index that may be negative is divided by a length with a symbol");
     struct index_table *x = index_table(k);
     val q = 0;
     for (uint32_t i = 0; x && i < x->ndiv && !q; i++)
@@ -512,7 +512,7 @@ static val div_by_size(struct kernel *k, val a, struct size c, val *rest)
     if (!q) {
         val one = k_int(k, 1), by = s.lo > 0 ? size : k_prim(k, P_SELECT, k_prim(k, P_LT, size, one, 0), one, size);
         int64_t min = s.lo > 0 ? s.lo : 1;
-        q = whole_prim(k, P_DIV, a, by, 0, f.hi < RANGE_MAX ? f.hi / min : RANGE_MAX);
+        q = whole_prim(k, P_DIV, a, by, f.lo < 0 ? f.lo : 0, f.hi < RANGE_MAX ? f.hi / min : RANGE_MAX);
         if (x && x->ndiv < MAX_QUOTIENTS) {
             x->div[x->ndiv].a = a;
             x->div[x->ndiv].c = c;
@@ -522,7 +522,7 @@ static val div_by_size(struct kernel *k, val a, struct size c, val *rest)
     if (rest) { /* a form in which q cancels where it is multiplied by the size again */
         *rest = ix_sub(k, a, ix_mul(k, q, size));
         int64_t max = ix_max(k, c) - 1;
-        ix_bound(k, *rest, 0, max < f.hi ? max : f.hi);
+        ix_bound(k, *rest, f.lo < 0 ? -max : 0, max < f.hi ? max : f.hi);
     }
     return q;
 }

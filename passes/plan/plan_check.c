@@ -46,7 +46,7 @@ struct check {
     struct checked_launch *flight; uint32_t nflight, flight_cap;
     uint32_t signals, waited; /* such commands so far; those that have ended */
     const uint64_t *slot; /* symbols' values for which all sizes are checked; NULL: those that the graph has */
-    int64_t place[MAX_PLACES], arena; /* offsets, and the bytes in all, of program.layout */
+    int64_t offset[MAX_LAYOUT_VALUES], arena; /* offsets, and the bytes in all, of program.layout */
     bool *written; /* per output */
     bool *gone;    /* per state: overwritten by an earlier command */
 };
@@ -83,13 +83,13 @@ static int64_t output_bytes(const struct check *c, uint32_t i)
     return bytes_now(c, (int64_t)node_bytes(c->p->g, c->p->g->out[i].value));
 }
 
-/* A place is a part of the arena. */
+/* A value of the layout is a part of the arena. */
 static struct loc check_location(const struct check *c, struct loc l)
 {
     const struct layout *y = c->p->layout;
-    if (l.kind != LOC_PLACE || !y || l.index >= y->n)
+    if (l.kind != LOC_LAYOUT || !y || l.index >= y->n)
         return l;
-    return (struct loc){LOC_ARENA, y->device, c->place[l.index] + l.offset};
+    return (struct loc){LOC_ARENA, y->device, c->offset[l.index] + l.offset};
 }
 
 /* The state that an output overwrites; false if it has its own memory. */
@@ -527,7 +527,7 @@ bool program_check(const struct program *p, struct err *e) { return program_chec
 bool program_check_for(const struct program *p, const uint64_t *slot, struct err *e)
 {
     struct check c = {.p = p, .e = e, .slot = slot};
-    c.arena = p->layout && p->layout->n ? layout_offsets(p, slot, c.place) : 0;
+    c.arena = p->layout && p->layout->n ? layout_offsets(p, slot, c.offset) : 0;
     c.written = mem_alloc(p->g->nout + 1);
     c.gone = mem_alloc(p->g->state.n + 1);
     bool ok = c.written && c.gone;

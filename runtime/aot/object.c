@@ -55,18 +55,18 @@ static uint32_t put_region(struct image_writer *w, const struct program *p, cons
     return aot_object_put(w, &r, sizeof r);
 }
 
-/* Writes the arguments of a command.  Values in places are where they are for the bounds of the symbols. */
+/* Writes the arguments of a command.  Values of the layout are where they are for the bounds of the symbols. */
 static uint32_t put_args(struct image_writer *w, const struct program *p, const struct command *c)
 {
-    int64_t place[MAX_PLACES];
+    int64_t offset[MAX_LAYOUT_VALUES];
     uint32_t at = aot_object_put(w, c->arg, c->narg * sizeof *c->arg);
     if (!p->layout || w->failed)
         return at;
-    layout_offsets(p, NULL, place);
+    layout_offsets(p, NULL, offset);
     for (uint32_t i = 0; i < c->narg; i++) {
         struct loc l = c->arg[i];
-        if (l.kind == LOC_PLACE)
-            l = (struct loc){LOC_ARENA, p->layout->device, place[l.index] + l.offset};
+        if (l.kind == LOC_LAYOUT)
+            l = (struct loc){LOC_ARENA, p->layout->device, offset[l.index] + l.offset};
         memcpy(w->bytes + at + i * sizeof l, &l, sizeof l);
     }
     return at;

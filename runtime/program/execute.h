@@ -9,8 +9,8 @@ struct run {
     struct buffer **out;
     const uint64_t *slot;
     void **table;                 /* the data of inputs, states and outputs */
-    const int64_t *place;         /* per place of program.layout: its offset in the arena; NULL: there are none */
-    int64_t arena;                /* with places: bytes of the arena */
+    const int64_t *offset;        /* per value of program.layout: its offset in the arena; NULL: there is none */
+    int64_t arena;                /* with a layout: bytes of the arena */
     int64_t *extent;              /* per kernel: iterations for the symbols' values; NULL: the program has no symbols */
     struct buffer *memory[MAX_DEVICES]; /* by device; the host's also has the tables and the scratch */
     char *scratch;                /* of worker 0; those of the others follow at intervals of worker_bytes */

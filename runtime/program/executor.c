@@ -24,7 +24,7 @@ void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
     case LOC_STATE:   base = f->state[l->index]; break;
     case LOC_OUT:     base = f->out[l->index]; break;
     case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
-    case LOC_PLACE:   base = f->arena[f->p->layout->device] + f->r->place[l->index]; break;
+    case LOC_LAYOUT:  base = f->arena[f->p->layout->device] + f->r->offset[l->index]; break;
     case LOC_WORKSPACE: /* of kernels for GPUs only */
     case LOC_KERNEL_LOCAL:  break;
     }
@@ -385,7 +385,7 @@ static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
-    *arena = round_up((size_t)(r->place ? r->arena : p->arena_bytes[home_of(r)]));
+    *arena = round_up((size_t)(r->offset ? r->arena : p->arena_bytes[home_of(r)]));
     *table = ((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *);
     *table = round_up(*table + (p->placeholders.n ? p->nkernel : 0) * sizeof *r->extent);
     r->scratch_bytes = round_up((size_t)p->scratch_bytes);
@@ -416,13 +416,13 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
 
 /* Finds where values lie for the symbols' values.  Of the bounds' arena, half of it, a quarter and so on the run takes
  * the smallest that is large enough: the pool keeps a buffer of each size, so there should be few. */
-static void find_places(struct run *r, int64_t *place)
+static void find_offsets(struct run *r, int64_t *offset)
 {
     enum { SMALL_ARENA = 1 << 16 };
     const struct program *p = r->x->program;
     if (!p->layout || !p->layout->n) return;
-    int64_t bytes = layout_offsets(p, option_arena_of_bounds() ? NULL : r->slot, place);
-    r->place = place;
+    int64_t bytes = layout_offsets(p, option_arena_of_bounds() ? NULL : r->slot, offset);
+    r->offset = offset;
     r->arena = p->arena_bytes[p->layout->device];
     while (r->arena > SMALL_ARENA && r->arena / 2 >= bytes) r->arena /= 2;
 }
@@ -510,8 +510,8 @@ static bool exec_run_with(const struct exec *x, struct buffer *const *input, str
     if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed) && !x->variant) r.times = exec_times(x);
     /* Profiles and timelines measure each kernel separately. */
     r.elide = option_elide_barriers() && !profile && !r.times && !watch;
-    int64_t place[MAX_PLACES];
-    find_places(&r, place);
+    int64_t offset[MAX_LAYOUT_VALUES];
+    find_offsets(&r, offset);
     /* First what only the run uses: it is where it was in the run before, also if results of that are still in use. */
     bool first = x->accelerated != 0, ok = within_limits(&r, state_exclusive, e);
     ok = ok && (!first || make_memory(&r, e)) && make_outputs(&r, state_exclusive, e) &&

@@ -46,8 +46,8 @@ static bool look(const struct graph *s, bool fuse, const uint64_t *slot, struct 
         for (uint32_t v = 0; v < i->n && !placeholder_is_sum(&i->v[v]); v++)
             some[i->v[v].slot] = (uint64_t)(i->v[v].low + rng_below(r, i->v[v].high - i->v[v].low + 1));
         check(program_check_for(x->program, some, &e), "%s", e.msg);
-        int64_t place[MAX_PLACES], bound = program_arenas(x->program);
-        check(!x->program->layout || layout_offsets(x->program, some, place) <= bound, "the arena outgrows its bound");
+        int64_t offset[MAX_LAYOUT_VALUES], bound = program_arenas(x->program);
+        check(!x->program->layout || layout_offsets(x->program, some, offset) <= bound, "the arena outgrows its bound");
     }
     exec_unref(x);
     return one;
