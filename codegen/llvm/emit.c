@@ -211,7 +211,7 @@ static void emit_primitive(struct emitter *m, val v)
         return;
     LLVMValueRef *in[3], *out = emit_new_parts(m, v);
     m->v[v].form = FORM_VECTOR;
-    if (!out || emit_narrow(m, v, out) || emit_nibble(m, v, out))
+    if (!out || emit_index_as_i32(m, v, out) || emit_nibble(m, v, out))
         return;
     for (unsigned j = 0; j < n; j++)
         in[j] = emit_parts(m, operand[j]);

@@ -81,13 +81,11 @@ LLVMBasicBlockRef emit_at_end_of(struct emitter *m, LLVMBasicBlockRef block);
 
 /* ---- emit_index.c: i64 values in vectors of i32, where intervals prove that they fit ---- */
 bool emit_ranges(struct emitter *m);                           /* fills m->range */
-bool emit_fits(const struct emitter *m, val v);
-LLVMValueRef *emit_narrow_parts(struct emitter *m, val v);     /* a value that fits, as vectors of i32 */
 LLVMValueRef *emit_wide_parts(struct emitter *m, val v);       /* a narrow value as vectors of i64 */
 LLVMValueRef *emit_index_parts(struct emitter *m, val v);      /* an index, signed, in the narrower of the two widths */
 LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, const struct emitted *e, unsigned lane0);
 /* a primitive of varying values; false: it does not fit in 32 bits */
-bool emit_narrow(struct emitter *m, val v, LLVMValueRef *out);
+bool emit_index_as_i32(struct emitter *m, val v, LLVMValueRef *out);
 
 /* ---- emit_types.c ---- */
 /* in registers: bool is i1, a half float is its bits */

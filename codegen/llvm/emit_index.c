@@ -88,7 +88,7 @@ bool emit_ranges(struct emitter *m)
     return true;
 }
 
-bool emit_fits(const struct emitter *m, val v)
+static bool emit_fits_i32(const struct emitter *m, val v)
 {
     struct range r = m->range[v];
     return emit_index_is_known(r) && r.lo >= INT32_MIN && r.hi <= INT32_MAX;
@@ -135,7 +135,8 @@ static LLVMValueRef *other_parts(struct emitter *m, struct emitted *e)
 
 LLVMValueRef *emit_wide_parts(struct emitter *m, val v) { return other_parts(m, &m->v[v]); }
 
-LLVMValueRef *emit_narrow_parts(struct emitter *m, val v)
+/* A value that fits, as vectors of i32. */
+static LLVMValueRef *emit_narrow_parts(struct emitter *m, val v)
 {
     emit_scalar(m, v); /* sets the form of a constant */
     return m->v[v].narrow ? m->v[v].part : other_parts(m, &m->v[v]);
@@ -143,22 +144,22 @@ LLVMValueRef *emit_narrow_parts(struct emitter *m, val v)
 
 LLVMValueRef *emit_index_parts(struct emitter *m, val v)
 {
-    return emit_fits(m, v) ? emit_narrow_parts(m, v) : emit_parts(m, v);
+    return emit_fits_i32(m, v) ? emit_narrow_parts(m, v) : emit_parts(m, v);
 }
 
-bool emit_narrow(struct emitter *m, val v, LLVMValueRef *out)
+bool emit_index_as_i32(struct emitter *m, val v, LLVMValueRef *out)
 {
     const struct linst *i = &m->k->inst[v];
     const val operand[3] = {i->a, i->b, i->c};
     enum prim p = (enum prim)(i->op - L_PRIM);
     bool any = false, compares = p == P_EQ || p == P_NE || p == P_LT || p == P_LE;
     unsigned n = 0;
-    if (i->dtype == KL_I64 ? !emit_fits(m, v) : !compares && p != P_CAST)
+    if (i->dtype == KL_I64 ? !emit_fits_i32(m, v) : !compares && p != P_CAST)
         return false;
     for (; n < 3 && operand[n]; n++)
         if (m->k->inst[operand[n]].dtype == KL_I64) {
             any = true;
-            if (!emit_fits(m, operand[n]))
+            if (!emit_fits_i32(m, operand[n]))
                 return false;
         }
     if (!any && i->dtype != KL_I64)

@@ -4,7 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
-int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t)
+/* Writes results to a file, "-" for standard output; returns the exit code. */
+static int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t)
 {
     FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
     if (!f)

@@ -28,9 +28,6 @@ int cli_train_log(int argc, char **argv); /* cli/train_log.c */
 int cli_export(int argc, char **argv); /* cli/model.c */
 int cli_dispatch(int argc, char **argv); /* cli/dispatch.c */
 int cli_explain(int argc, char **argv);
-struct results;
-/* Writes results to a file, "-" for standard output; returns the exit code. */
-int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t);
 
 /* ---- cli/main.c ---- */
 struct cli_command {

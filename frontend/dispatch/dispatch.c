@@ -43,7 +43,8 @@ static bool backend_has_kernel(const struct dispatch_op *op, kl_key autograd)
 }
 
 
-const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key key, uint8_t *tag)
+/* Needs the lock. */
+static const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key key, uint8_t *tag)
 {
     const struct registration *r = newest_registration(op, key);
     bool autograd = key_in_alias(key, KL_KEY_Autograd);
@@ -195,7 +196,8 @@ bool dispatch_defined(const struct dispatch_op *op)
     return defined;
 }
 
-const struct dispatch_op *dispatch_next(const struct dispatch_op *op)
+/* Iterates over all ops, NULL first; needs the lock. */
+static const struct dispatch_op *dispatch_next(const struct dispatch_op *op)
 {
     if (!op)
         return &graph_ops[OP_nil + 1];

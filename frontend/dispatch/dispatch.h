@@ -132,9 +132,6 @@ bool dispatch_defined(const struct dispatch_op *op); /* false for NULL */
 bool dispatch_define_custom(const struct custom_op *op, struct err *e);
 void dispatch_lock(void);
 void dispatch_unlock(void);
-const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key key, uint8_t *tag); /* needs the lock */
-/* iterates over all ops, NULL first; needs the lock */
-const struct dispatch_op *dispatch_next(const struct dispatch_op *op);
 /* The numbers of tensors in "(Tensor a, Tensor b) -> Tensor"; false: no valid schema. */
 bool schema_counts(const char *schema, uint32_t *nin, uint32_t *nout);
 
@@ -209,7 +206,6 @@ void dispatch_log_start(struct thread *t);
 void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, const char *how);
 /* The error for a missing kernel. */
 bool dispatch_missing(const struct dispatch_op *op, kl_key key, struct err *e);
-void dispatch_table_text(const struct dispatch_op *op, struct text *t); /* takes the lock */
 
 /* ---- backend_kernel.c: a kernel `run` as a custom op ---- */
 /* Registers the custom op for nodes of this kernel, if it is not; NULL: *e. */

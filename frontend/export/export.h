@@ -65,7 +65,6 @@ bool export_model(const struct graph *g, uint32_t nin, const char *const *in_nam
 
 /* ---- onnx_types.c ---- */
 void export_set_type(struct exporter *x, const char *name, unsigned dtype);
-unsigned export_type_of(const struct exporter *x, const char *name); /* KL_DTYPE_COUNT: not known */
 void export_types_free(struct value_types *t);
 /* Notes the types of a node's results.  If the operator does not take its operands' type, it is written between casts,
  * or refused (*x->e), and the result is true. */
@@ -83,7 +82,6 @@ bool export_dot(struct exporter *x, ref r, const char *out);
 bool export_attention(struct exporter *x, ref r, const char *out);
 
 /* ---- onnx_index.c ---- */
-struct value_name export_permuted(struct exporter *x, const char *value, uint32_t rank, const int64_t *perm);
 struct value_name export_cast(struct exporter *x, const char *value, unsigned dtype); /* wraps and rounds as ONNX's */
 bool export_gather(struct exporter *x, ref r, const char *out);
 bool export_scatter(struct exporter *x, ref r, const char *out);

@@ -10,7 +10,7 @@ struct value_name export_cast(struct exporter *x, const char *value, unsigned dt
     return out;
 }
 
-struct value_name export_permuted(struct exporter *x, const char *value, uint32_t rank, const int64_t *perm)
+static struct value_name export_permuted(struct exporter *x, const char *value, uint32_t rank, const int64_t *perm)
 {
     struct value_name out = export_fresh(x);
     export_node(x, "Transpose", 1, &value, out.s, (struct attribute[]){{"perm", rank, perm}, {NULL, 0, NULL}});

@@ -108,7 +108,8 @@ void export_set_type(struct exporter *x, const char *name, unsigned dtype)
     v->dtype = (uint8_t)dtype;
 }
 
-unsigned export_type_of(const struct exporter *x, const char *name)
+/* KL_DTYPE_COUNT: not known. */
+static unsigned export_type_of(const struct exporter *x, const char *name)
 {
     const struct value_type *v = x->types->cap ? type_slot(x->types, name) : NULL;
     return v && *v->name.s ? v->dtype : KL_DTYPE_COUNT;

@@ -15,9 +15,8 @@ kl_dtype device_dtype(kl_device d, kl_dtype dtype);
 bool gradient_flows(struct thread *t, kl_tensor h); /* from a live handle to a marked tensor */
 
 /* ---- gradient_checks.c: gradients that are all zeros ---- */
-/* Does a gradient flow from node `from` to node `to`?  Out of memory: yes. */
-bool gradient_reaches(const struct graph *g, ref from, ref to);
-/* The same for each of to[0..n), NIL where there is none, into reached[]; false: out of memory. */
+/* Does a gradient flow from node `from` to each of to[0..n), NIL where there is none, into reached[]; false: out of
+ * memory. */
 bool gradient_reaches_each(const struct graph *g, ref from, const ref *to, uint32_t n, bool *reached);
 /* Was the variable h, whose node is wrt, assigned in the trace after everything that the loss depends on? true: *e. */
 bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, struct err *e);

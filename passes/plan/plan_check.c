@@ -151,7 +151,7 @@ static uint32_t *value_numbers(const struct kernel *k)
 
 /* Each load of lbuf `old` is followed, not preceded, by a store to lbuf `now` of the same index.  In a scatter, which
  * stores an element more than once, that store must not change the element. */
-static bool check_update(const struct check *c, const struct kernel *k, uint32_t old, uint32_t now)
+static bool check_update_in_place(const struct check *c, const struct kernel *k, uint32_t old, uint32_t now)
 {
     uint32_t *of = value_numbers(k);
     uint32_t *stored = mem_alloc(k->ninst * sizeof *stored); /* stored[v]: the first store at index number v, or 0 */
@@ -348,7 +348,8 @@ static bool check_overlaps(const struct check *c)
             bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE && m->kind != CMD_REGION &&
                 m->kind != CMD_CUSTOM;
             if (!update) return plan_check_fail(c, "argument %u is written and overlaps argument %u", w->lbuf, o->lbuf);
-            if (m->kind == CMD_KERNEL && !check_update(c, c->p->kernel[m->kernel], o->lbuf, w->lbuf)) return false;
+            if (m->kind == CMD_KERNEL && !check_update_in_place(c, c->p->kernel[m->kernel], o->lbuf, w->lbuf))
+                return false;
         }
     return true;
 }

@@ -99,7 +99,8 @@ static void table_text(const struct dispatch_op *op, struct text *t)
     }
 }
 
-void dispatch_table_text(const struct dispatch_op *op, struct text *t)
+/* Takes the lock. */
+static void dispatch_table_text(const struct dispatch_op *op, struct text *t)
 {
     dispatch_lock();
     table_text(op, t);

@@ -213,7 +213,8 @@ static bool rows_may_be_few(const struct attention *a)
     return !size_is_constant(a->iterated_size) && (!ix_range(a->w->k, iterated_rows(a), &low, &high) || low < a->rows);
 }
 
-bool attention_steps_back(const struct attention *a)
+/* May it take the last R keys? */
+static bool attention_steps_back(const struct attention *a)
 {
     return !size_divides(a->iterated_size, a->rows) && a->m >= a->rows;
 }

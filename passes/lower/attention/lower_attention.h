@@ -113,7 +113,6 @@ val attention_in_block(const struct attention *a, unsigned which, val j, val col
  * R keys are left before the last key of all, the last R keys are taken instead: their scores are computed and
  * stored a second time, and begin at most R keys before the block. */
 val attention_keys(const struct attention *a, val j0, val *key);
-bool attention_steps_back(const struct attention *a);            /* may it take the last R keys? */
 val attention_widen_from(const struct attention *a, val whole);  /* the first row that it takes, at or before row
                                                                     `whole` */
 

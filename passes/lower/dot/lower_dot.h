@@ -154,7 +154,6 @@ val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, v
              val mask);
 void dot_store(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, val value);
 val dot_mma(struct kernel *k, enum mma kind, val a, val b, val sum);
-val dot_shaped(struct kernel *k, val v, val like); /* sets the shape of v to the tile shape of `like` and returns v */
 val dot_carry(struct kernel *k, val init);
 val dot_out(struct kernel *k, val carry);
 void dot_barrier(struct kernel *k);

@@ -25,7 +25,8 @@ void dot_store(struct kernel *k, uint32_t buf, val index, enum tile_order order,
                                .d = stride, .imm = buf});
 }
 
-val dot_shaped(struct kernel *k, val v, val like)
+/* Sets the shape of v to the tile shape of `like` and returns v. */
+static val dot_shaped(struct kernel *k, val v, val like)
 {
     k->inst[v].rows = k->inst[like].rows;
     k->inst[v].cols = k->inst[like].cols;
