@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the suites of tests/suites.def (./run test [quick|all|--gpu|SUITE ...]), as many commands at a time as there
-# are cores, and prints, in the table's order, what came of each and as its last line the sum: "P passed, F failed, S
-# skipped". A command that cannot be built, crashes, runs too long, prints no such line or skips for a reason that
-# tests/skips.def does not allow counts as a failure.
+# Runs the suites of tests/suites.def (./run test [quick|all|--gpu|SUITE ...]), one command more at a time than
+# there are cores, and prints, in the table's order, what came of each and as its last line the sum: "P passed, F
+# failed, S skipped". A command that cannot be built, crashes, runs too long, prints no such line or skips for a reason
+# that tests/skips.def does not allow counts as a failure.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 table=${KILN_TEST_SUITES:-tests/suites.def}     # tests/driver.sh sets both
@@ -13,7 +13,7 @@ limit_total=${KILN_TEST_TOTAL:-3000}         # seconds for all commands
 limit_command=${KILN_TEST_COMMAND:-3600}     # seconds for one of them
 limit_idle=${KILN_TEST_IDLE:-900}            # seconds of a clock in which a command uses no processor time at all
 usual_pace=600                               # milliseconds for the loop where the limit was chosen
-jobs=${KILN_TEST_JOBS:-$(nproc)}
+jobs=${KILN_TEST_JOBS:-$(($(nproc) + 1))}    # one more than cores, since some commands wait
 logs=$scratch/test-logs
 mkdir -p "$logs"
 export KILN_CACHE_DIR=$scratch/test-cache MESA_SHADER_CACHE_DIR=$scratch/test-cache/mesa
