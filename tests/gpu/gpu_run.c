@@ -3,10 +3,12 @@
  *
  *   gpu_run [DEVICE [GRAPHS [SEED]]]     every op with every dtype that the device has, and random graphs (default:
  *                                        vulkan, 300)
+ *   gpu_run share [DEVICE [..]]          of ops and reductions of dtypes other than f32, i32 and bool a third, and
+ *                                        attention of f32 and f16 alone
  *   gpu_run graphs DEVICE GRAPHS SEED    random graphs alone
  *   gpu_run symbols DEVICE GRAPHS SEED   graphs with symbols: those of tests/text/agree_symbolic_*.kir, which must
  *                                        have one program for all values if they have no region and the device is
- *                                        no plug-in, and random ones
+ *                                        no plug-in, and random ones; "symbols fused": not unfused, too
  *
  * What arithmetic rounds: ULPS units in the last place of the result, or of the largest number of its output where sums
  * cancel; GRAPH_ULPS in random graphs, whose ops pass on what others rounded, and where a number that is not finite may
@@ -112,6 +114,8 @@ static void try(struct graph *g, const char *what)
 
 /* ---- every op with every dtype ---- */
 
+static bool share; /* a share of what follows, by the command line */
+
 static bool has(unsigned dtype) { return device_dtypes(number) >> dtype & 1; }
 
 /* Operands that the ops of a graph share: whole vectors and a rest, one that is every second element of another. */
@@ -172,16 +176,22 @@ static void table_of(unsigned dtype)
         if (takes(i, dtype))
             op[n++] = i;
     check(n > 10, "only %u ops take %s", n, dtype_name(dtype));
-    for (unsigned i = 0; i < n; i += A_GRAPH)
-        try_ops(op, i, i + A_GRAPH < n ? i + A_GRAPH : n, dtype);
-    pairs += n;
+    bool every = !share || dtype == KL_F32 || dtype == KL_I32 || dtype == KL_BOOL;
+    for (unsigned i = 0; i < n; i += A_GRAPH) {
+        unsigned end = i + A_GRAPH < n ? i + A_GRAPH : n;
+        if (every || (i / A_GRAPH + dtype) % 3 == 0) {
+            try_ops(op, i, end, dtype);
+            pairs += end - i;
+        }
+    }
 }
 
 /* What folds many elements into one: of a few dtypes along all axes and in all sizes, of the others once. */
 static void folds(unsigned dtype)
 {
     struct shape s = shape_make(3, (int64_t[]){3, 5, 70});
-    bool all = dtype == KL_U8 || dtype == KL_I32 || dtype == KL_F16 || dtype == KL_F32 || dtype == KL_F64;
+    bool all = dtype == KL_I32 || dtype == KL_F32 ||
+        (!share && (dtype == KL_U8 || dtype == KL_F16 || dtype == KL_F64));
     char what[64];
     struct graph *g = graph_new("reduces");
     ref x = n_input(g, dtype, &s, "x");
@@ -274,7 +284,8 @@ static void of_dtype(unsigned dtype)
     if (dtype != KL_BOOL)
         folds(dtype);
     if (dtype_is_float(dtype)) {
-        attention(dtype);
+        if (!share || dtype == KL_F32 || dtype == KL_F16)
+            attention(dtype);
         division(dtype);
     }
 }
@@ -383,6 +394,7 @@ static void table(void)
 
 /* ---- symbols ---- */
 
+static bool fused_only;            /* not each graph without fusion, too */
 static unsigned ones, others;      /* programs for all values of symbols; graphs that have one for each value */
 
 /* Has the graph one program?  Else *why is the reason. */
@@ -403,7 +415,7 @@ static bool has_one_program(const struct graph *s, bool fuse, struct err *why)
 static void try_symbols(const struct graph *s, const char *what, bool must, uint64_t seed, int values)
 {
     struct rng r = {seed * UINT64_C(0x9e3779b97f4a7c15) | 1};
-    for (int fuse = 0; fuse < 2; fuse++) {
+    for (int fuse = fused_only; fuse < 2; fuse++) {
         struct err why = {0};
         bool one = has_one_program(s, fuse, &why);
         check(one || (!must && !why.code), "%s: no program for all values: %s", what, why.msg);
@@ -462,10 +474,16 @@ static bool amplifies(uint64_t seed) { return seed == 262; }
 int main(int argc, char **argv)
 {
     struct err e = {0};
+    share = argc > 1 && !strcmp(argv[1], "share");
+    argc -= share;
+    argv += share;
     bool symbols_only = argc > 1 && !strcmp(argv[1], "symbols");
     bool graphs_only = symbols_only || (argc > 1 && !strcmp(argv[1], "graphs"));
     argc -= graphs_only;
     argv += graphs_only;
+    fused_only = symbols_only && argc > 1 && !strcmp(argv[1], "fused");
+    argc -= fused_only;
+    argv += fused_only;
     device = argc > 1 ? argv[1] : "vulkan";
     uint64_t graphs = argc > 2 ? strtoull(argv[2], NULL, 10) : 300, seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
     number = device_find(device, &e);
