@@ -98,10 +98,10 @@ KL_API_AT kl_tensor kl_einsum(const char *subscripts, int64_t n, const kl_tensor
  * heads) broadcast.  mask: bool, broadcast to [..., L, M], false where q may not see k; or KL_I32 or KL_I64, broadcast
  * to [..., L, 2], of which a row attends to the keys from the first one on and before the second; or kl_none.  causal:
  * row i attends to columns up to i + M - L.  A row without visible keys is all zeros; hidden keys and values do not
- * affect a row, nor its gradient in q, even if they are infinite or NaN.  It is one kernel that does not store the L x
- * M scores; the gradient stores them only where there are few queries and keys, and there its own gradient in q is NaN
- * where a hidden key or value is not finite.  bf16 rounds operands and stored values between its products, so its
- * gradients in q and k lose accuracy as scores grow: measured against f32 with random values, 0.4 % of their norm where
+ * affect a row, nor its gradients in q of any order, even if they are infinite or NaN.  It is one kernel that does not
+ * store the L x M scores; gradients store them only where there are few queries and keys, and those of gradients do.
+ * bf16 rounds operands and stored values between its products, so its gradients in q and k lose accuracy as scores
+ * grow: measured against f32 with random values, 0.4 % of their norm where
  * scores reach 3, 2 % at 40, 12 % at 370; f32 is for such scores.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal);
 

@@ -1,5 +1,6 @@
 /* Builders: one function for each kind of node.  A NIL operand means that an error was recorded already. */
 #include "ir/ir.h"
+#include <math.h>
 #include <string.h>
 
 static ref graph_build_add(struct graph *g, enum op op, unsigned nin, ref a, ref b, ref c)
@@ -240,6 +241,11 @@ ref n_shift(struct graph *g, ref a, ref value, uint32_t axis)
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims)
 {
     return graph_add(g, &(struct node){.op = OP_dot, .nin = 2, .in = {a, b}, .attr = *dims}, NULL);
+}
+
+ref n_finite_or_zero(struct graph *g, ref a)
+{
+    return n_where(g, n_lt(g, n_abs(g, a), n_k(g, a, INFINITY)), a, n_k(g, a, 0));
 }
 
 ref n_attention(struct graph *g, ref q, ref k, ref v, ref seen, double scale, bool causal)

@@ -41,6 +41,7 @@ ref n_recurrence(struct graph *g, ref a, ref b, uint32_t axis);
 /* elements shifted by one along the axis: the scalar comes first, the last element is dropped */
 ref n_shift(struct graph *g, ref a, ref value, uint32_t axis);
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
+ref n_finite_or_zero(struct graph *g, ref a);                     /* 0 in place of infinities and NaNs */
 ref n_attention(struct graph *g, ref q, ref k, ref v, ref seen, double scale, bool causal); /* seen: NIL for none */
 /* The attention weights of attention node y, [.., L, M], computed by other ops in the dtype that y computes in. n_dot
  * of them, in y's dtype, and v is a decomposition of y.  The products inside are in y's dtype. */

@@ -123,7 +123,12 @@ enum attention_of { ATTENTION_QUERIES, ATTENTION_KEYS };
 enum scatter_kind { SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_SET };
 
 enum { MARK_STOP = 1,             /* node.flags: no gradient flows through this node */
-       MARK_REMAT = 2 };          /* recomputed to save memory: never merged with the first computation */
+       MARK_REMAT = 2,            /* recomputed to save memory: never merged with the first computation */
+       /* dot: elements of the result, or of an operand, belong to pairs of a query and a key.  Where the key is hidden,
+        * the result's element is not used, the operand's is 0.  Gradients of the dot have no 0 times infinity there. */
+       MARK_HIDDEN_RESULT = 4, MARK_HIDDEN_LEFT = 8, MARK_HIDDEN_RIGHT = 16,
+       MARK_HIDDEN = MARK_HIDDEN_RESULT | MARK_HIDDEN_LEFT | MARK_HIDDEN_RIGHT,
+       MARKS = MARK_STOP | MARK_REMAT | MARK_HIDDEN };
 enum { REGION_REVERSE = 1,        /* scan: from the last element to the first */
        /* checkpoint: the recomputation of one for the backward pass; its nodes become MARK_REMAT */
        REGION_REMAT = 2 };

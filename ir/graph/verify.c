@@ -136,7 +136,7 @@ static bool verify_node(const struct graph *g, ref r, bool placeholders, struct 
         return verify_fail(g, e, "node", r, "has no valid shape");
     if (n->site >= g->nsite)
         return verify_fail(g, e, "node", r, "has no valid call site");
-    if (n->flags & ~(MARK_STOP | MARK_REMAT))
+    if (n->flags & ~MARKS)
         return verify_fail(g, e, "node", r, "has unknown marks");
     if (!verify_device(g, r, e))
         return false;

@@ -369,10 +369,40 @@ static uint32_t counting_list(unsigned from, unsigned n)
     return list;
 }
 
+/* The dot of a gradient, with a mark. */
+static ref marked_dot(struct graph *g, ref a, ref b, const union attr *dims, unsigned mark)
+{
+    ref d = n_dot(g, a, b, dims);
+    if (d)
+        g->node[d].flags |= (uint16_t)mark;
+    return d;
+}
+
+/* The marks of the two gradients, by the dot's own.  Changes what a 0 of a hidden key is multiplied by. */
+static void hidden_marks(struct graph *g, unsigned flags, ref *a, ref *b, ref dy_of[2], unsigned mark[2])
+{
+    if (flags & MARK_HIDDEN_RESULT) { /* so dy is 0 there */
+        *a = n_finite_or_zero(g, *a);
+        *b = n_finite_or_zero(g, *b);
+        mark[0] = MARK_HIDDEN_LEFT;
+        mark[1] = MARK_HIDDEN_RIGHT;
+    } else if (flags & MARK_HIDDEN_LEFT) {
+        dy_of[1] = n_finite_or_zero(g, dy_of[1]);
+        mark[0] = MARK_HIDDEN_RESULT;
+        mark[1] = MARK_HIDDEN_LEFT;
+    } else if (flags & MARK_HIDDEN_RIGHT) {
+        dy_of[0] = n_finite_or_zero(g, dy_of[0]);
+        mark[0] = MARK_HIDDEN_RIGHT;
+        mark[1] = MARK_HIDDEN_RESULT;
+    }
+}
+
 void vjp_dot(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
-    ref a = n.in[0], b = n.in[1];
+    ref a = n.in[0], b = n.in[1], dy_of[2] = {dy, dy};
+    unsigned mark[2] = {0, 0};
+    hidden_marks(g, n.flags, &a, &b, dy_of, mark);
     uint32_t rank_a = node_shape(g, a)->rank, rank_b = node_shape(g, b)->rank;
     unsigned nbatch = n.attr.dot.nbatch, ncon = n.attr.dot.ncon;
     uint8_t fa[KL_MAX_RANK], fb[KL_MAX_RANK], order[KL_MAX_RANK];
@@ -391,7 +421,7 @@ void vjp_dot(struct graph *g, ref y, ref dy, ref *din)
     for (uint32_t i = 0; i < nfa; i++)
         order[at++] = fa[i];
     paired_axes(n.attr.dot.con_a, n.attr.dot.con_b, ncon, order + at);
-    din[0] = to_operand_order(g, n_dot(g, dy, b, &da), order, rank_a);
+    din[0] = to_operand_order(g, marked_dot(g, dy_of[0], b, &da, mark[0]), order, rank_a);
 
     /* a with dy over free a: [batch, contracted in a's order, free b] */
     union attr db = {.dot = {.nbatch = (uint8_t)nbatch, .ncon = (uint8_t)nfa}};
@@ -404,7 +434,7 @@ void vjp_dot(struct graph *g, ref y, ref dy, ref *din)
     at += paired_axes(n.attr.dot.con_b, n.attr.dot.con_a, ncon, order + at);
     for (uint32_t i = 0; i < nfb; i++)
         order[at++] = fb[i];
-    din[1] = to_operand_order(g, n_dot(g, a, dy, &db), order, rank_b);
+    din[1] = to_operand_order(g, marked_dot(g, a, dy_of[1], &db, mark[1]), order, rank_b);
 }
 
 /* ---- lowering: one element as serial chains; fast products are anchors, which passes/ schedules ---- */

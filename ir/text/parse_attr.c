@@ -180,10 +180,12 @@ static bool parse_one_attr(struct parser *p, struct node *n, const struct attr_i
     return false; /* a flag has no value */
 }
 
-/* stop or remat; false: neither, or repeated. */
+/* A mark; false: it is none, or repeated. */
 static bool attr_mark(struct word w, struct node *n)
 {
-    unsigned flag = word_is(w, "stop") ? MARK_STOP : word_is(w, "remat") ? MARK_REMAT : 0;
+    unsigned flag = word_is(w, "stop") ? MARK_STOP : word_is(w, "remat") ? MARK_REMAT
+        : word_is(w, "hidden") ? MARK_HIDDEN_RESULT : word_is(w, "hidden_left") ? MARK_HIDDEN_LEFT
+        : word_is(w, "hidden_right") ? MARK_HIDDEN_RIGHT : 0;
     bool known = flag && !(n->flags & flag);
     if (known)
         n->flags |= (uint16_t)flag;

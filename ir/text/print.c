@@ -316,6 +316,12 @@ static void graph_print_put_node(struct graph_printer *p, ref r, unsigned home_d
         text_put(&p->t, " stop");
     if (n->flags & MARK_REMAT)
         text_put(&p->t, " remat");
+    if (n->flags & MARK_HIDDEN_RESULT)
+        text_put(&p->t, " hidden");
+    if (n->flags & MARK_HIDDEN_LEFT)
+        text_put(&p->t, " hidden_left");
+    if (n->flags & MARK_HIDDEN_RIGHT)
+        text_put(&p->t, " hidden_right");
     if (op_is_region(n->op))
         put_result_types(p, n);
     else

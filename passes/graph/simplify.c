@@ -406,7 +406,7 @@ int pass_simplify(struct graph *g, const struct pass_options *o)
             uint32_t seen = w.to->nnode;
             ref copy = rewrite_copy(&w, r);
             if (copy)
-                w.to->node[copy].flags &= (uint16_t)~MARK_STOP;
+                w.to->node[copy].flags &= (uint16_t)~(MARK_STOP | MARK_HIDDEN);
             w.map[r] = simplify_canonicalize(&v, w.to, copy, seen);
         }
     }

@@ -129,9 +129,10 @@ static kl_tensor mask_of(const struct attention *p, int64_t hidden)
            : p->mask ? kl_input(dev, KL_I32, 2, (int64_t[]){1, 2}, bounds) : kl_none;
 }
 
-/* Gradients in q of the first `rows` rows, of first or second order, with `bad` in keys and values from `hidden` on. */
+/* Gradients in q of the first `rows` rows, of first to third order, with `bad` in keys and values from `hidden` on.
+ * through: of higher order, the gradients before it are those in 0: q, 1: k, 2: v. */
 static double *query_gradient(const struct attention *p, int64_t rows, int64_t hidden, double bad, bool values,
-                              bool second)
+                              int order, int through)
 {
     static float q[MAX_COUNT * D], k[MAX_COUNT * D], v[MAX_COUNT * D];
     for (int64_t i = 0; i < MAX_COUNT * D; i++) {
@@ -144,9 +145,33 @@ static double *query_gradient(const struct attention *p, int64_t rows, int64_t h
     kl_requires_grad(Q), kl_requires_grad(K), kl_requires_grad(V);
     kl_tensor y = kl_attention(Q, K, V, mask_of(p, hidden), p->causal);
     kl_tensor g = kl_grad(kl_sum_all(kl_square(kl_narrow(y, 0, 0, rows))), Q);
-    if (second)
-        g = kl_grad(kl_sum_all(kl_square(kl_narrow(g, 0, 0, rows))), Q);
+    for (int i = 1; i < order; i++) {
+        int64_t finite = through ? hidden : rows;
+        if (i == 1 && through)
+            g = kl_grad(kl_sum_all(kl_square(kl_narrow(y, 0, 0, rows))), through == 1 ? K : V);
+        g = kl_grad(kl_sum_all(kl_square(kl_narrow(g, 0, 0, i == 1 ? finite : rows))), Q);
+    }
     return values_of(kl_narrow(g, 0, 0, rows));
+}
+
+static void hidden_keys_case(const struct attention *p, double bad, bool values, int order, int through)
+{
+    /* a causal row attends to no later key: the last keys are hidden from all rows but the last ones */
+    int64_t hidden = p->M - 2, rows = p->causal && !p->mask ? p->L - 2 : p->L;
+    if (through && rows < p->L)
+        return; /* the last rows attend to such a key: gradients in the other keys are NaN */
+    kl_scope_begin();
+    double *want = query_gradient(p, rows, hidden, 0, true, order, through);
+    double *got = query_gradient(p, rows, hidden, bad, values, order, through);
+    bool same = want && got;
+    for (int64_t i = 0; same && i < rows * D; i++)
+        same = isfinite(got[i]) && fabs(got[i] - want[i]) <= 1e-4 * (1 + fabs(want[i]));
+    if (!CHECK(same))
+        printf("  L %d, mask %d, causal %d, %g in hidden keys%s, order %d through %c\n", (int)p->L, p->mask, p->causal,
+               bad, values ? " and values" : "", order, "qkv"[through]);
+    free(want);
+    free(got);
+    kl_scope_end();
 }
 
 static void hidden_keys(void)
@@ -156,23 +181,8 @@ static void hidden_keys(void)
     static const double bad[] = {NAN, INFINITY, -INFINITY};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int b = 0; b < 6; b++)
-            for (int second = 0; second < (cases[c].L > 100 && cases[c].mask != 1 ? 2 : 1); second++) {
-                const struct attention *p = &cases[c];
-                /* a causal row attends to no later key: the last keys are hidden from all rows but the last ones */
-                int64_t hidden = p->M - 2, rows = p->causal && !p->mask ? p->L - 2 : p->L;
-                kl_scope_begin();
-                double *want = query_gradient(p, rows, hidden, 0, true, second);
-                double *got = query_gradient(p, rows, hidden, bad[b % 3], b >= 3, second);
-                bool same = want && got;
-                for (int64_t i = 0; same && i < rows * D; i++)
-                    same = isfinite(got[i]) && fabs(got[i] - want[i]) <= 1e-5 * (1 + fabs(want[i]));
-                if (!CHECK(same))
-                    printf("  L %d, mask %d, causal %d, %g in hidden keys%s, order %d\n", (int)p->L, p->mask, p->causal,
-                           bad[b % 3], b >= 3 ? " and values" : "", 1 + second);
-                free(want);
-                free(got);
-                kl_scope_end();
-            }
+            for (int n = 0; n < (cases[c].L > 100 ? 4 : 7); n++)
+                hidden_keys_case(&cases[c], bad[b % 3], b >= 3, n ? 2 + (n - 1) / 3 : 1, n ? (n - 1) % 3 : 0);
 }
 
 /* A key that is unmasked counts: its NaN is in the gradient of each row that attends to it. */
@@ -180,7 +190,7 @@ static void seen_keys(void)
 {
     struct attention p = {5, 7, 0, true};
     kl_scope_begin();
-    double *got = query_gradient(&p, 5, 5, NAN, false, false); /* rows 3 and 4 see keys 5 and 6 */
+    double *got = query_gradient(&p, 5, 5, NAN, false, 1, 0); /* rows 3 and 4 see keys 5 and 6 */
     bool ok = got != NULL;
     for (int i = 0; ok && i < 5 * D; i++)
         ok = isnan(got[i]) == (i / D >= 3);

@@ -28,14 +28,16 @@ bool attention_attr(const struct node *n, struct err *e);
 
 
 /* ---- decompositions into other ops ---- */
-/* A dot batched over all axes except the last two, of which it contracts con_a and con_b. */
-ref attention_product(struct graph *g, ref a, ref b, unsigned con_a, unsigned con_b);
+/* A dot batched over all axes except the last two, of which it contracts con_a and con_b.  n, an attention op: if it
+ * hides keys, the dot is marked so.  Pairs of a query and a key are the elements of a, and of the result where the last
+ * axes of both are contracted. */
+ref attention_product(struct graph *g, const struct node *n, ref a, ref b, unsigned con_a, unsigned con_b);
 /* The mask of visible keys: bool of shape s, [.., L, M]; NIL: all. */
 ref attention_unmasked_keys(struct graph *g, const struct node *n, const struct shape *s);
 ref attention_where_unmasked(struct graph *g, ref mask, ref x); /* x where a query attends to a key, else 0 */
 /* y [.., L or M, ..] for a product with numbers that are 0 where a query does not see a key: 0 in place of infinite
  * elements and NaNs, since 0 times them is NaN.  Where a query attends to such a key, its numbers are NaN, and so is
- * the product. */
+ * the product.  Gradients of these products do the same by their marks. */
 ref attention_finite(struct graph *g, ref mask, ref y);
 
 #endif

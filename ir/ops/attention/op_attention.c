@@ -258,7 +258,12 @@ bool eval_attention_stats(const struct graph *g, const struct node *n, void *out
 
 /* ---- decomposition and gradient ---- */
 
-ref attention_product(struct graph *g, ref a, ref b, unsigned con_a, unsigned con_b)
+static bool hides_keys(const struct node *n)
+{
+    return n->attr.attention.causal || attention_mask_operand(n) < n->nin;
+}
+
+ref attention_product(struct graph *g, const struct node *n, ref a, ref b, unsigned con_a, unsigned con_b)
 {
     union attr at = {.dot = {.ncon = 1}};
     if (!a || !b)
@@ -270,7 +275,10 @@ ref attention_product(struct graph *g, ref a, ref b, unsigned con_a, unsigned co
     at.dot.batch_b = at.dot.batch_a;
     at.dot.con_a = lead + con_a;
     at.dot.con_b = lead + con_b;
-    return n_dot(g, a, b, &at);
+    ref y = n_dot(g, a, b, &at);
+    if (y && hides_keys(n))
+        g->node[y].flags |= con_a && con_b ? MARK_HIDDEN_RESULT : MARK_HIDDEN_LEFT;
+    return y;
 }
 
 ref attention_unmasked_keys(struct graph *g, const struct node *n, const struct shape *s)
@@ -300,7 +308,7 @@ ref attention_where_unmasked(struct graph *g, ref mask, ref x) { return mask ? n
 
 ref attention_finite(struct graph *g, ref mask, ref y)
 {
-    return mask && y ? n_where(g, n_lt(g, n_abs(g, y), n_k(g, y, INFINITY)), y, n_k(g, y, 0)) : y;
+    return mask && y ? n_finite_or_zero(g, y) : y;
 }
 
 static ref along_keys(struct graph *g, enum op reduce, ref x, const struct shape *s)
@@ -311,7 +319,7 @@ static ref along_keys(struct graph *g, enum op reduce, ref x, const struct shape
 static ref attention_weights(struct graph *g, const struct node *n, ref *mask)
 {
     unsigned dtype = dtype_compute(n->dtype);
-    ref x = attention_product(g, n->in[Q], n->in[K], 1, 1);
+    ref x = attention_product(g, n, n->in[Q], n->in[K], 1, 1);
     if (!x)
         return NIL;
     const struct shape s = *node_shape(g, x);
@@ -345,7 +353,7 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
     g->cur_flags |= MARK_REMAT; /* recomputed late, when they are needed */
     ref mask, p = attention_weights(g, n, &mask);
     g->cur_flags = flags;
-    ref dp = attention_product(g, dy, n->in[V], 1, 1);
+    ref dp = attention_product(g, n, dy, n->in[V], 1, 1);
     if (!p || !dp)
         return;
     const struct shape s = *node_shape(g, p);
@@ -357,9 +365,9 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
                    n_k(g, p, dtype_value(KL_F64, n->attr.attention.scale)));
     ds = attention_where_unmasked(g, mask, ds);
     ref pn = half ? n_cast(g, p, n->dtype) : p, dsn = half ? n_cast(g, ds, n->dtype) : ds;
-    din[Q] = attention_product(g, dsn, attention_finite(g, mask, n->in[K]), 1, 0);
-    din[K] = attention_product(g, dsn, n->in[Q], 0, 0);
-    din[V] = attention_product(g, pn, dy, 0, 0);
+    din[Q] = attention_product(g, n, dsn, attention_finite(g, mask, n->in[K]), 1, 0);
+    din[K] = attention_product(g, n, dsn, n->in[Q], 0, 0);
+    din[V] = attention_product(g, n, pn, dy, 0, 0);
 }
 
 /* May the product of so many lengths be so large for some values of the symbols?  Notes that it may not for others. */
@@ -414,8 +422,8 @@ void vjp_attention_stats(struct graph *g, ref y, ref dy, ref *din)
     ds = attention_where_unmasked(g, mask, ds);
     ref q = attention_finite(g, mask, n_cast(g, n.in[Q], n.dtype));
     ref k = attention_finite(g, mask, n_cast(g, n.in[K], n.dtype));
-    din[Q] = n_cast(g, attention_product(g, ds, k, 1, 0), node_at(g, n.in[Q])->dtype);
-    din[K] = n_cast(g, attention_product(g, ds, q, 0, 0), node_at(g, n.in[K])->dtype);
+    din[Q] = n_cast(g, attention_product(g, &n, ds, k, 1, 0), node_at(g, n.in[Q])->dtype);
+    din[K] = n_cast(g, attention_product(g, &n, ds, q, 0, 0), node_at(g, n.in[K])->dtype);
 }
 
 /* One pass over the keys computes all elements of a row, so this is an anchor, which passes/ schedules. */

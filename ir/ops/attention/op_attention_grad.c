@@ -204,7 +204,7 @@ void vjp_attention_grad(struct graph *g, ref r, ref dr, ref *din)
     bool keys = n.attr.attention.of == ATTENTION_KEYS;
     ref q = n_slice(g, x, last, 0, d, 1), dy = n_slice(g, x, last, d, e, 1);
     ref k = n_slice(g, y, last, 0, d, 1), v = n_slice(g, y, last, d, e, 1);
-    ref score = attention_scale_grad(g, &n, attention_product(g, q, k, 1, 1));
+    ref score = attention_scale_grad(g, &n, attention_product(g, &n, q, k, 1, 1));
     if (!score)
         return;
     const struct shape s = *node_shape(g, score);
@@ -214,27 +214,30 @@ void vjp_attention_grad(struct graph *g, ref r, ref dr, ref *din)
         delta = n_expand(g, n_slice(g, t, last, DELTA, 1, 1), &s);
     ref exp = attention_where_unmasked(g, mask, n_exp(g, attention_where_unmasked(g, mask, n_sub(g, score, max))));
     ref p = attention_where_unmasked(g, mask, n_mul(g, exp, inverse));
-    ref less = n_sub(g, attention_where_unmasked(g, mask, attention_product(g, dy, v, 1, 1)), delta); /* dp - delta */
+    /* less: dp - delta */
+    ref less = n_sub(g, attention_where_unmasked(g, mask, attention_product(g, &n, dy, v, 1, 1)), delta);
     ref ds = attention_where_unmasked(g, mask, n_mul(g, p, less));
     /* the gradients of ds and p, and the gradient that the last product passes to its other operand */
     ref to_k = keys ? n_slice(g, to, last, 0, d, 1) : NIL, to_v = keys ? n_slice(g, to, last, d, e, 1) : NIL;
-    ref to_ds = attention_scale_grad(g, &n, keys ? attention_product(g, q, to_k, 1, 1) : attention_product(g, to, k, 1,
-                                                                                                           1));
+    ref to_ds = keys ? attention_product(g, &n, q, to_k, 1, 1) : attention_product(g, &n, to, k, 1, 1);
+    to_ds = attention_scale_grad(g, &n, to_ds);
     to_ds = attention_where_unmasked(g, mask, to_ds);
     ref to_p = n_mul(g, to_ds, less);
-    ref more_q = keys ? attention_scale_grad(g, &n, attention_product(g, ds, to_k, 1, 0)) : NIL;
-    ref more_k = keys ? NIL : attention_scale_grad(g, &n, attention_product(g, ds, to, 0, 0));
-    ref more_dy = keys ? attention_product(g, p, to_v, 1, 0) : NIL;
+    ref more_q = keys ? attention_product(g, &n, ds, attention_finite(g, mask, to_k), 1, 0) : NIL;
+    ref more_k = keys ? NIL : attention_product(g, &n, ds, attention_finite(g, mask, to), 0, 0);
+    more_q = attention_scale_grad(g, &n, more_q);
+    more_k = attention_scale_grad(g, &n, more_k);
+    ref more_dy = keys ? attention_product(g, &n, p, attention_finite(g, mask, to_v), 1, 0) : NIL;
     if (keys)
-        to_p = n_add(g, to_p, attention_where_unmasked(g, mask, attention_product(g, dy, to_v, 1, 1)));
+        to_p = n_add(g, to_p, attention_where_unmasked(g, mask, attention_product(g, &n, dy, to_v, 1, 1)));
     ref to_less = n_mul(g, to_ds, p), to_score = attention_scale_grad(g, &n, n_mul(g, to_p, p));
     to_score = attention_where_unmasked(g, mask, to_score);
     if (!to_less || !to_score)
         return;
-    ref dq = add_or_either(g, attention_product(g, to_score, attention_finite(g, mask, k), 1, 0), more_q);
-    ref dk = add_or_either(g, attention_product(g, to_score, attention_finite(g, mask, q), 0, 0), more_k);
-    ref ddy = add_or_either(g, attention_product(g, to_less, attention_finite(g, mask, v), 1, 0), more_dy);
-    ref dv = attention_product(g, to_less, dy, 0, 0);
+    ref dq = add_or_either(g, attention_product(g, &n, to_score, attention_finite(g, mask, k), 1, 0), more_q);
+    ref dk = add_or_either(g, attention_product(g, &n, to_score, attention_finite(g, mask, q), 0, 0), more_k);
+    ref ddy = add_or_either(g, attention_product(g, &n, to_less, attention_finite(g, mask, v), 1, 0), more_dy);
+    ref dv = attention_product(g, &n, to_less, attention_finite(g, mask, dy), 0, 0);
     ref to_inverse = over_keys(g, n_mul(g, to_p, exp)), to_delta = n_neg(g, over_keys(g, to_less));
     din[X] = n_cast(g, n_concat(g, (ref[]){dq, ddy}, 2, last), n.dtype);
     din[Y] = n_cast(g, n_concat(g, (ref[]){dk, dv}, 2, last), n.dtype);
