@@ -423,7 +423,7 @@ int main(void)
     row_epilogue(2, 1030, 70);
     row_epilogue(70, 9, 4);
     printf("%" PRIu64 " records, %" PRIu64 " refused before\n", records, records_refused);
-    check(records > 100 && 8 * records_own < records, "%" PRIu64 " of %" PRIu64 " kernels kept their schedules",
-          records_own, records);
+    check(records > 100 / AS_OFTEN && 8 * records_own < records,
+          "%" PRIu64 " of %" PRIu64 " kernels kept their schedules", records_own, records);
     return finish();
 }
