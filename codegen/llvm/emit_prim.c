@@ -65,6 +65,9 @@ static LLVMValueRef emit_prim_compare(struct emitter *m, enum prim p, unsigned d
 #define LET_U(name, value) LLVMValueRef name = value;
 #define LET_F LET_U
 #define GIVE_BF16(u) return LLVMBuildTrunc(m->b, u, type_like_shape(LLVMInt16TypeInContext(m->ctx), x), "");
+#define GIVE_BF16_IF(c, a, b)                                                                                  \
+    LLVMValueRef otherwise = b, given = a, condition = c;                                                       \
+    GIVE_BF16(U_SELECT(condition, given, otherwise))
 #define GIVE_F32(f) return f;
 #define U_K(number) const_int(u32, number)
 #define F_K(number) prim_const_f32(m, f32, number)
