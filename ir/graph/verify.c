@@ -107,8 +107,8 @@ static bool verify_device(const struct graph *g, ref r, struct err *e)
     return true;
 }
 
-/* Does the op compute the length of an axis by adding to another one, or compare two that may have different symbols?  A
- * placeholder for a sum is not the sum of placeholders, and one for a shorter length may be the larger number. */
+/* Does the op compute the length of an axis by adding to another one, or compare two that may have different symbols?
+ * A placeholder for a sum is not the sum of placeholders, and one for a shorter length may be the larger number. */
 static bool adds_lengths(const struct node *n)
 {
     return slice_step(n) || n->op == OP_concat || n->op == OP_window || n->op == OP_dynamic_slice ||
