@@ -111,7 +111,8 @@ static void train(kl_device device, int which, const struct rule *rule, int extr
     }
     programs = kl_counter("graphs_built") - programs;
     launches = kl_counter("launches") - launches - half;
-    if (!CHECK(programs <= MAX_PROGRAMS) | !CHECK(launches <= half + half / 4))
+    bool few = CHECK(programs <= MAX_PROGRAMS), bounded = CHECK(launches <= half + half / 4);
+    if (!few || !bounded)
         printf("    loss %d, %s, %d nodes more: %lld programs after the first steps, %lld launches, then %lld\n", which,
                rule->name, extra, (long long)programs, (long long)half, (long long)launches);
     kl_release(m.w), kl_release(m.m), kl_release(m.v), kl_release(m.average);
