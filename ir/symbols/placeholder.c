@@ -126,11 +126,16 @@ static void depends_on_rows(const struct graph *g, const struct node *n)
                      "the order of a product of bf16 depends on how many rows there are");
 }
 
+/* By its shapes, or by its attributes alone: a slice of a number of elements may start at a symbolic one. */
 static bool node_is_symbolic(const struct graph *g, const struct node *n)
 {
+    int64_t *dim[2];
+    struct node copy = *n;
     bool any = shape_is_symbolic(&g->shape[n->shape]);
     for (unsigned i = 0; i < n->nin; i++)
         any |= shape_is_symbolic(node_shape(g, n->in[i]));
+    for (unsigned i = node_dims(&copy, dim); i-- > 0;)
+        any |= *dim[i] < 0;
     return any;
 }
 

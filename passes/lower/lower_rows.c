@@ -238,16 +238,21 @@ struct row_vectors { val full, tail; };
 
 struct size rows_length(const struct rows *s) { return kernel_count(s->w->k, &s->row); }
 
+/* Of `all` elements, a value; whole: they are a multiple of the width. */
+static struct row_vectors vectors_of(struct kernel *k, val all, bool whole)
+{
+    int64_t width = k->sched.width;
+    val full = ix_div(k, all, width);
+    return (struct row_vectors){full, whole ? 0 : k_prim(k, P_SUB, all, ix_scale(k, full, width), 0)};
+}
+
 static struct row_vectors row_vectors_of(const struct rows *s)
 {
     struct kernel *k = s->w->k;
     struct size size = rows_length(s);
     int64_t width = k->sched.width, length = s->space.length;
-    if (!size_is_constant(size)) {
-        val all = ix_size(k, size), full = ix_div(k, all, width);
-        bool whole = size_divides(size, width);
-        return (struct row_vectors){full, whole ? 0 : k_prim(k, P_SUB, all, ix_scale(k, full, width), 0)};
-    }
+    if (!size_is_constant(size))
+        return vectors_of(k, ix_size(k, size), size_divides(size, width));
     return (struct row_vectors){length / width ? k_int(k, length / width) : 0,
                                 length % width ? k_int(k, length % width) : 0};
 }
@@ -288,15 +293,24 @@ static val reduce_chunks(struct rows *s, uint32_t pass)
 {
     struct kernel *k = s->w->k;
     const struct node *n = &s->w->g->node[s->reduce[pass]];
+    struct size size = rows_length(s);
+    bool symbolic = !size_is_constant(size);
     int64_t width = k->sched.width, chunk = (int64_t)n->attr.reduce.chunk, rest = s->space.length % chunk;
     enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
-    val start = k_bits(k, dtype, fold_identity(fold, dtype)), full = k_int(k, s->space.length / chunk);
+    val start = k_bits(k, dtype, fold_identity(fold, dtype)), length = symbolic ? ix_size(k, size) : 0;
+    val full = symbolic ? ix_div(k, length, chunk) : k_int(k, s->space.length / chunk);
     val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), carry = k_carry(k, start);
     val part = reduce_chunk(s, pass, ix_scale(k, c, chunk), k_int(k, chunk / width), 0);
     k_next(k, carry, k_fold_step(k, fold, carry, part));
     k_end(k, c);
-    val all = k_out(k, carry), base = k_int(k, s->space.length - rest);
+    val all = k_out(k, carry);
+    if (symbolic) { /* the last chunk may be empty: its result is the identity */
+        val before = ix_scale(k, full, chunk);
+        struct row_vectors last = vectors_of(k, k_prim(k, P_SUB, length, before, 0), size_divides(size, width));
+        return k_fold_step(k, fold, all, reduce_chunk(s, pass, before, last.full, last.tail));
+    }
+    val base = k_int(k, s->space.length - rest);
     if (!rest)
         return all;
     part = reduce_chunk(s, pass, base, rest / width ? k_int(k, rest / width) : 0,
@@ -313,7 +327,7 @@ static void emit_reduce(struct rows *s, uint32_t pass)
         rows_reduce_held(s, pass);
         return;
     }
-    bool chunks = size_is_constant(rows_length(s)) && (uint64_t)s->space.length > n->attr.reduce.chunk;
+    bool chunks = (uint64_t)size_max(k->placeholders, rows_length(s)) > n->attr.reduce.chunk;
     val x = chunks ? reduce_chunks(s, pass) : reduce_chunk(s, pass, k_int(k, 0), of.full, of.tail);
     rows_fix(s, s->reduce[pass], k_cast(k, x, n->dtype));
 }
