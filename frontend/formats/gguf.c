@@ -243,17 +243,6 @@ bool gguf_read(kl_file *f)
 
 /* ---- blocks ---- */
 
-static float half_to_float(const uint8_t *p)
-{
-    unsigned h = p[0] | (unsigned)p[1] << 8, exponent = h >> 10 & 31, fraction = h & 1023;
-    double v = exponent ? 1024 + fraction : fraction;
-    if (exponent == 31)
-        v = fraction ? __builtin_nan("") : __builtin_inf();
-    else
-        v = __builtin_ldexp(v, (exponent ? (int)exponent : 1) - 25);
-    return (float)(h >> 15 ? -v : v);
-}
-
 /* Splits blocks into the parts of a quantized tensor: integers and scales. */
 static void take_blocks(const struct file_entry *e, uint8_t *ints, float *scale)
 {
@@ -261,7 +250,7 @@ static void take_blocks(const struct file_entry *e, uint8_t *ints, float *scale)
     size_t block = four ? Q4_0_BYTES : Q8_0_BYTES;
     const uint8_t *p = e->data;
     for (size_t i = 0; i < e->is.bytes / block; i++, p += block) {
-        scale[i] = half_to_float(p);
+        scale[i] = blocks_half(p);
         if (!four) {
             memcpy(ints + i * QK, p + 2, QK);
             continue;

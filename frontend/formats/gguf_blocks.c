@@ -6,7 +6,7 @@
  * halves, then the high ones, of a run of bytes. */
 #include "tensor_file.h"
 
-static float blocks_half(const uint8_t *p)
+float blocks_half(const uint8_t *p)
 {
     unsigned h = p[0] | (unsigned)p[1] << 8, exponent = h >> 10 & 31, fraction = h & 1023;
     double v = exponent ? 1024 + fraction : fraction;

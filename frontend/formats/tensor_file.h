@@ -105,6 +105,7 @@ bool gguf_read(kl_file *f);
 kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device);
 
 /* ---- gguf_blocks.c ---- */
+float blocks_half(const uint8_t *p); /* the f16 in two bytes, the lower one first */
 /* n blocks of a kind of gguf_blocks.def as f32. */
 void blocks_decode(enum file_blocks kind, size_t n, const uint8_t *from, float *to);
 

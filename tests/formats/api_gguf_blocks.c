@@ -7,7 +7,7 @@ enum { ELEMENTS = 2304, ROWS = 3, COLUMNS = 768, MAX_BYTES = 8192 };
 static const struct type {
     const char *name;
     unsigned number, elements, bytes; /* of a block */
-    unsigned half[2], halves;         /* places of f16 scales in it */
+    unsigned half[2], halves;         /* byte offsets of f16 scales in it */
     uint64_t hash;                    /* FNV-1a of the results' bytes */
 } types[] = {
     {"Q4_1", 3, 32, 20, {0, 2}, 2, UINT64_C(0xb29821c049215ce8)},
