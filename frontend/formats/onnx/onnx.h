@@ -259,6 +259,16 @@ kl_tensor onnx_widened(struct node *n, uint32_t i);        /* operand i, of half
 /* Result i, cast to d where it has another dtype: the only rounding to half floats. */
 bool onnx_give_as(struct node *n, uint32_t i, kl_tensor t, kl_dtype d);
 
+/* ---- ops/ops_quant.c: u8 by a tensor's own range, as DynamicQuantizeLinear ---- */
+kl_tensor onnx_range_scale(struct node *n, kl_tensor x, kl_tensor *low);   /* *low: the least element, or 0 */
+kl_tensor onnx_range_quantize(struct node *n, kl_tensor x, kl_tensor low, kl_tensor scale, kl_tensor *point);
+
+/* ---- ops/ops_norm.c ---- */
+/* (x - mean) / sqrt(variance + eps) over axes; mean NULL: x / sqrt(mean of squares + eps).  *mean and *inverse, the
+ * factor, keep the axes with length 1. */
+kl_tensor onnx_normalise(struct node *n, kl_tensor x, int count, const int *axes, double eps, kl_tensor *mean,
+                         kl_tensor *inverse);
+
 /* ---- ops/ops_reduce.c, ops/ops_window.c: for fused operators; kl_none or poison: reported ---- */
 kl_tensor onnx_gemm_of(struct node *n, kl_dtype *dtype);   /* of operands 0 to 2; *dtype: of its result */
 kl_tensor onnx_conv_of(struct node *n);

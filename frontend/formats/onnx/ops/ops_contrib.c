@@ -16,15 +16,6 @@ bool onnx_bias_gelu(struct node *n)
     return onnx_give_as(n, 0, n->def->op->arg ? kl_gelu(x) : kl_gelu_erf(x), t.dtype);
 }
 
-bool onnx_quick_gelu(struct node *n)
-{
-    struct type t;
-    if (!onnx_type(n, 0, &t))
-        return false;
-    kl_tensor x = onnx_widened(n, 0), alpha = onnx_number(n, kl_dtype_of(x), onnx_attr_float(n, "alpha", 1.702f));
-    return onnx_give_as(n, 0, kl_mul(x, kl_sigmoid(kl_mul(x, alpha))), t.dtype);
-}
-
 /* Number i of attribute `list`, or the attribute `name`: parameters of a fused activation. */
 static double activation_number(struct node *n, const char *list, size_t i, const char *name, double without)
 {
@@ -113,17 +104,13 @@ bool onnx_fused_matmul(struct node *n)
 
 /* ---- normalisation ---- */
 
-/* x normalised over its last axis, with operands `weight` and `bias`; *mean and *inverse: of each row. */
-static kl_tensor contrib_normalise(struct node *n, kl_tensor x, bool simplified, uint32_t weight, uint32_t bias,
-                            kl_tensor *mean, kl_tensor *inverse)
+/* x normalised over its last axis, with operands `weight` and `bias`; *mean, unless NULL as for root mean squares, and
+ * *inverse: of each row. */
+static kl_tensor contrib_normalise(struct node *n, kl_tensor x, uint32_t weight, uint32_t bias, kl_tensor *mean,
+                                   kl_tensor *inverse)
 {
-    kl_dtype d = kl_dtype_of(x);
-    kl_tensor eps = onnx_number(n, d, onnx_attr_float(n, "epsilon", 1e-12f));
     int last = onnx_type_of(x).rank - 1;
-    *mean = simplified ? kl_none : kl_mean(x, 1, &last, true);
-    kl_tensor square = simplified ? kl_mean(kl_square(x), 1, &last, true) : kl_var(x, 1, &last, true, 0);
-    *inverse = kl_rsqrt(kl_add(square, eps));
-    kl_tensor y = kl_mul(simplified ? x : kl_sub(x, *mean), *inverse);
+    kl_tensor y = onnx_normalise(n, x, 1, &last, onnx_attr_float(n, "epsilon", 1e-12f), mean, inverse);
     y = kl_mul(y, onnx_widened(n, weight));
     return onnx_has(n, bias) ? kl_add(y, onnx_widened(n, bias)) : y;
 }
@@ -139,10 +126,10 @@ bool onnx_skip_layer_norm(struct node *n)
         return false;
     if (t.rank < 1)
         return onnx_fails(n, KL_ERR_SHAPE, "an operand without axes");
-    kl_tensor x = kl_add(onnx_widened(n, 0), onnx_widened(n, 1)), mean, inverse;
+    kl_tensor x = kl_add(onnx_widened(n, 0), onnx_widened(n, 1)), mean = kl_none, inverse;
     if (onnx_has(n, bias))
         x = kl_add(x, onnx_widened(n, bias));
-    kl_tensor y = contrib_normalise(n, x, simplified, 2, simplified ? none : 3, &mean, &inverse);
+    kl_tensor y = contrib_normalise(n, x, 2, simplified ? none : 3, simplified ? NULL : &mean, &inverse);
     return onnx_give_as(n, 0, y, t.dtype) && (!onnx_wants(n, 1) || simplified || onnx_give(n, 1, mean)) &&
            (!onnx_wants(n, 2) || onnx_give(n, 2, inverse)) && (!onnx_wants(n, 3) || onnx_give_as(n, 3, x, t.dtype));
 }
@@ -156,11 +143,12 @@ bool onnx_embed_layer_norm(struct node *n)
         return false;
     if (ids.rank != 2)
         return onnx_fails(n, KL_ERR_SHAPE, "ids of %d axes", ids.rank);
-    kl_tensor mean, inverse, places = onnx_has(n, 8) ? onnx_in(n, 8) : kl_arange(onnx_device(n), KL_I64, ids.dims[1]);
-    kl_tensor x = kl_add(kl_take(onnx_widened(n, 2), 0, onnx_in(n, 0)), kl_take(onnx_widened(n, 3), 0, places));
+    kl_tensor mean, inverse;
+    kl_tensor positions = onnx_has(n, 8) ? onnx_in(n, 8) : kl_arange(onnx_device(n), KL_I64, ids.dims[1]);
+    kl_tensor x = kl_add(kl_take(onnx_widened(n, 2), 0, onnx_in(n, 0)), kl_take(onnx_widened(n, 3), 0, positions));
     if (onnx_has(n, 1) && onnx_has(n, 4))
         x = kl_add(x, kl_take(onnx_widened(n, 4), 0, onnx_in(n, 1)));
-    kl_tensor y = contrib_normalise(n, x, false, 5, 6, &mean, &inverse);
+    kl_tensor y = contrib_normalise(n, x, 5, 6, &mean, &inverse);
     int last = 1;
     if (onnx_wants(n, 1)) {
         kl_tensor count = onnx_has(n, 7) ? kl_sum(kl_cast(onnx_in(n, 7), KL_I32), 1, &last, false)

@@ -128,12 +128,9 @@ bool onnx_dynamic_quantize_matmul(struct node *n)
     struct type t;
     if (!onnx_type(n, 0, &t))
         return false;
-    kl_tensor x = kl_cast(onnx_in(n, 0), KL_F32), zero = onnx_number(n, KL_F32, 0), max = onnx_number(n, KL_F32, 255);
-    kl_tensor high = kl_maximum(kl_max(x, 0, NULL, false), zero), low = kl_minimum(kl_min(x, 0, NULL, false), zero);
-    kl_tensor scale = kl_div(kl_sub(high, low), max);
-    scale = kl_where(kl_eq(scale, zero), onnx_number(n, KL_F32, 1), scale);
-    kl_tensor point = kl_round(kl_minimum(kl_maximum(kl_div(kl_sub(zero, low), scale), zero), max));
-    kl_tensor a = kl_quantize(x, scale, kl_cast(point, KL_U8), KL_U8, 0);
+    kl_tensor x = kl_cast(onnx_in(n, 0), KL_F32), low, point, scale = onnx_range_scale(n, x, &low);
+    scale = kl_where(kl_eq(scale, onnx_number(n, KL_F32, 0)), onnx_number(n, KL_F32, 1), scale);
+    kl_tensor a = onnx_range_quantize(n, x, low, scale, &point);
     kl_tensor y = product_of_steps(n, a, point, scale, onnx_in(n, 1), scale_of(n, 3), scale_of(n, 2), 4);
     return onnx_give_as(n, 0, y, t.dtype);
 }

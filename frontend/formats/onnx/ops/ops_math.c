@@ -317,17 +317,18 @@ bool onnx_gelu(struct node *n)
     return onnx_give(n, 0, onnx_attr_is(n, "approximate", "tanh", false) ? kl_gelu(a) : kl_gelu_erf(a));
 }
 
-/* a sigmoid(alpha a); arg 1, SwiGLU: times operand 1 */
+/* a sigmoid(alpha a): arg 0 Swish; 1 SwiGLU, times operand 1; 2 QuickGelu */
 bool onnx_swish(struct node *n)
 {
     struct type t, s;
-    if (!onnx_type(n, 0, &t) || (n->def->op->arg && !onnx_type(n, 1, &s)))
+    int arg = n->def->op->arg;
+    if (!onnx_type(n, 0, &t) || (arg == 1 && !onnx_type(n, 1, &s)))
         return false;
-    if (n->def->op->arg && (s.rank != t.rank || memcmp(s.dims, t.dims, (size_t)t.rank * sizeof *t.dims)))
+    if (arg == 1 && (s.rank != t.rank || memcmp(s.dims, t.dims, (size_t)t.rank * sizeof *t.dims)))
         return onnx_fails(n, KL_ERR_SHAPE, "the gate and the value differ in their shapes");
     kl_tensor a = onnx_widened(n, 0);
-    kl_tensor r = kl_mul(a, kl_sigmoid(math_mul_scalar(n, a, onnx_attr_float(n, "alpha", 1))));
-    return onnx_give_as(n, 0, n->def->op->arg ? kl_mul(r, onnx_widened(n, 1)) : r, t.dtype);
+    kl_tensor r = kl_mul(a, kl_sigmoid(math_mul_scalar(n, a, onnx_attr_float(n, "alpha", arg == 2 ? 1.702f : 1))));
+    return onnx_give_as(n, 0, arg == 1 ? kl_mul(r, onnx_widened(n, 1)) : r, t.dtype);
 }
 
 bool onnx_clip(struct node *n)

@@ -96,27 +96,65 @@ bool onnx_group_norm(struct node *n)
     return onnx_give(n, 0, kl_group_norm(x, (int)groups, w, b, onnx_attr_float(n, "epsilon", 1e-5f)));
 }
 
+kl_tensor onnx_normalise(struct node *n, kl_tensor x, int count, const int *axes, double eps, kl_tensor *mean,
+                         kl_tensor *inverse)
+{
+    kl_tensor size = mean ? kl_var(x, count, axes, true, 0) : kl_mean(kl_square(x), count, axes, true);
+    if (mean) {
+        *mean = kl_mean(x, count, axes, true);
+        x = kl_sub(x, *mean);
+    }
+    *inverse = kl_rsqrt(kl_add(size, norm_number(n, size, eps)));
+    return kl_mul(x, *inverse);
+}
+
+/* The axes from attribute `axis` on, and their number in *count.  *plain: the weight, operand 1, has their shape.
+ * t, s: the types of operands 0 and 1.  false: reported. */
+static bool norm_axes(struct node *n, struct type *t, struct type *s, int *axes, int *count, bool *plain)
+{
+    int axis;
+    if (!onnx_type(n, 0, t) || !onnx_type(n, 1, s) || !onnx_axis(n, onnx_attr_int(n, "axis", -1), t->rank, &axis))
+        return false;
+    *count = 0;
+    for (int i = axis; i < t->rank; i++)
+        axes[(*count)++] = i;
+    *plain = s->rank == *count && !memcmp(s->dims, t->dims + axis, (size_t)*count * sizeof *s->dims);
+    return true;
+}
+
 bool onnx_layer_norm(struct node *n)
 {
-    kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
+    kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2), mean, inverse;
     struct type t, s;
-    int axis, axes[KL_MAX_RANK], count = 0; /* stages in f32 (stash_type), like Mean and InvStdDev */
+    int axes[KL_MAX_RANK], count; /* stages in f32 (stash_type), like Mean and InvStdDev */
+    bool plain;
     double eps = onnx_attr_float(n, "epsilon", 1e-5f);
-    if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &s) || !onnx_axis(n, onnx_attr_int(n, "axis", -1), t.rank, &axis))
+    if (!norm_axes(n, &t, &s, axes, &count, &plain))
         return false;
-    for (int i = axis; i < t.rank; i++)
-        axes[count++] = i;
-    bool plain = s.rank == count && !memcmp(s.dims, t.dims + axis, (size_t)count * sizeof *s.dims);
     if (plain && !onnx_wants(n, 1) && !onnx_wants(n, 2))
         return onnx_give(n, 0, kl_layer_norm(x, count, w, b, eps));
-    kl_tensor wide = onnx_widened(n, 0);
-    kl_tensor mean = kl_mean(wide, count, axes, true);
-    kl_tensor v = kl_var(wide, count, axes, true, 0), inverse = kl_rsqrt(kl_add(v, norm_number(n, v, eps)));
-    kl_tensor y = kl_mul(kl_sub(wide, mean), inverse);
-    y = kl_mul(y, onnx_widened(n, 1));
+    kl_tensor y = kl_mul(onnx_normalise(n, onnx_widened(n, 0), count, axes, eps, &mean, &inverse), onnx_widened(n, 1));
     if (b.id)
         y = kl_add(y, onnx_widened(n, 2));
     return onnx_give_as(n, 0, y, t.dtype) && onnx_give(n, 1, mean) && onnx_give(n, 2, inverse);
+}
+
+/* RMSNormalization; result 1 is of SimplifiedLayerNormalization. */
+bool onnx_rms_norm(struct node *n)
+{
+    struct type t, s;
+    int axes[KL_MAX_RANK], count;
+    bool plain;
+    double eps = onnx_attr_float(n, "epsilon", 1e-5f);
+    kl_tensor inverse;
+    if (!norm_axes(n, &t, &s, axes, &count, &plain))
+        return false;
+    if (plain && s.dtype == t.dtype && !onnx_wants(n, 1))
+        return onnx_give(n, 0, kl_rms_norm(onnx_in(n, 0), count, onnx_in(n, 1), eps));
+    kl_tensor y = onnx_normalise(n, onnx_widened(n, 0), count, axes, eps, NULL, &inverse), scale = onnx_widened(n, 1);
+    if (kl_dtype_of(scale) != kl_dtype_of(y))
+        scale = kl_cast(scale, kl_dtype_of(y));
+    return onnx_give_as(n, 0, kl_mul(y, scale), s.dtype) && (!onnx_wants(n, 1) || onnx_give(n, 1, inverse));
 }
 
 bool onnx_lrn(struct node *n)

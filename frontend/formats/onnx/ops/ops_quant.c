@@ -39,6 +39,13 @@ static kl_tensor as_float4(struct node *n, kl_tensor a)
     return kl_cast(kl_where(kl_is_nan(a), onnx_number(n, KL_F32, 0), r), KL_F16);
 }
 
+/* The bits of 2^(code - 127) as f32, of codes u32 below 255; 2^-127 is subnormal. */
+static kl_tensor power_bits(struct node *n, kl_tensor code)
+{
+    kl_tensor bits = kl_shl(code, onnx_number(n, KL_U32, 23)), zero = onnx_number(n, KL_U32, 0);
+    return kl_where(kl_eq(code, zero), onnx_number(n, KL_U32, 0x400000), bits);
+}
+
 /* Floats rounded to powers of two, 2^-127 to 2^127, as f32; the sign is dropped.  Attribute round_mode: up, down or
  * nearest.  What is too large, or 0, is the largest, or smallest, or without `saturate` NaN. */
 static kl_tensor as_power(struct node *n, kl_tensor a, bool saturate)
@@ -54,12 +61,9 @@ static kl_tensor as_power(struct node *n, kl_tensor a, bool saturate)
                                onnx_number(n, KL_U32, up ? 1 : 0x400000));
     if (up || nearest)
         exponent = kl_add(exponent, kl_cast(kl_ge(fraction, limit), KL_U32));
-    kl_tensor last = onnx_number(n, KL_U32, 254), code = kl_minimum(exponent, last);
-    kl_tensor bits = kl_where(kl_eq(code, zero), onnx_number(n, KL_U32, 0x400000),
-                              kl_shl(code, onnx_number(n, KL_U32, 23)));
-    kl_tensor r = kl_bitcast(bits, KL_F32), nan = onnx_number(n, KL_F32, NAN);
+    kl_tensor last = onnx_number(n, KL_U32, 254), r = kl_bitcast(power_bits(n, kl_minimum(exponent, last)), KL_F32);
     kl_tensor lost = saturate ? kl_is_nan(x) : kl_or(kl_gt(exponent, last), kl_eq(u, zero));
-    return kl_where(lost, nan, r);
+    return kl_where(lost, onnx_number(n, KL_F32, NAN), r);
 }
 
 /* Rounds a to the values of a widened element type, in the dtype that holds it. */
@@ -129,10 +133,8 @@ static kl_tensor values_of_codes(struct node *n, kl_tensor codes, int32_t elemen
     if (is_small_integer(element))
         return as_small_integer(n, codes, element);
     if (element == ONNX_FLOAT8E8M0) {
-        kl_tensor code = kl_cast(codes, KL_U32), bits = kl_shl(code, onnx_number(n, KL_U32, 23));
-        bits = kl_where(kl_eq(code, onnx_number(n, KL_U32, 0)), onnx_number(n, KL_U32, 0x400000), bits);
-        bits = kl_where(kl_eq(code, onnx_number(n, KL_U32, 255)), onnx_number(n, KL_U32, 0x7fc00000), bits);
-        return kl_bitcast(bits, KL_F32);
+        kl_tensor code = kl_cast(codes, KL_U32), nan = kl_eq(code, onnx_number(n, KL_U32, 255));
+        return kl_bitcast(kl_where(nan, onnx_number(n, KL_U32, 0x7fc00000), power_bits(n, code)), KL_F32);
     }
     if (element != ONNX_FLOAT4E2M1)
         return kl_float8_decode(codes, float8_of(element), KL_F16);
@@ -281,13 +283,23 @@ bool onnx_dequantize_linear(struct node *n)
     return onnx_give_as(n, 0, kl_mul(kl_cast(q, wide), kl_cast(scale, wide)), to);
 }
 
+kl_tensor onnx_range_scale(struct node *n, kl_tensor x, kl_tensor *low)
+{
+    kl_tensor zero = onnx_number(n, KL_F32, 0), high = kl_maximum(kl_max(x, 0, NULL, false), zero);
+    *low = kl_minimum(kl_min(x, 0, NULL, false), zero);
+    return kl_div(kl_sub(high, *low), onnx_number(n, KL_F32, 255));
+}
+
+kl_tensor onnx_range_quantize(struct node *n, kl_tensor x, kl_tensor low, kl_tensor scale, kl_tensor *point)
+{
+    kl_tensor zero = onnx_number(n, KL_F32, 0), max = onnx_number(n, KL_F32, 255);
+    *point = kl_cast(kl_round(kl_minimum(kl_maximum(kl_div(kl_sub(zero, low), scale), zero), max)), KL_U8);
+    return kl_quantize(x, scale, *point, KL_U8, 0);
+}
+
 bool onnx_dynamic_quantize_linear(struct node *n)
 {
-    kl_tensor x = onnx_in(n, 0), zero = onnx_number(n, KL_F32, 0), max = onnx_number(n, KL_F32, 255);
-    kl_tensor high = kl_maximum(kl_max(x, 0, NULL, false), zero);
-    kl_tensor low = kl_minimum(kl_min(x, 0, NULL, false), zero);
-    kl_tensor scale = kl_div(kl_sub(high, low), max);
-    kl_tensor point = kl_round(kl_minimum(kl_maximum(kl_div(kl_sub(zero, low), scale), zero), max));
-    kl_tensor byte = kl_cast(point, KL_U8);
-    return onnx_give(n, 0, kl_quantize(x, scale, byte, KL_U8, 0)) && onnx_give(n, 1, scale) && onnx_give(n, 2, byte);
+    kl_tensor x = onnx_in(n, 0), low, point, scale = onnx_range_scale(n, x, &low);
+    kl_tensor q = onnx_range_quantize(n, x, low, scale, &point);
+    return onnx_give(n, 0, q) && onnx_give(n, 1, scale) && onnx_give(n, 2, point);
 }

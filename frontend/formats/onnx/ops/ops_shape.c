@@ -542,7 +542,7 @@ bool onnx_depth_space(struct node *n)
         return onnx_fails(n, KL_ERR_SHAPE, "blocks of %lld do not fit the operand", (long long)b);
     if (n->def->op->arg) {
         a = kl_reshape(a, 6, (int64_t[]){N, C, H / b, b, W / b, b});
-        bool crd = onnx_attr_is(n, "mode", "CRD", false); /* channels in front of the places in a block */
+        bool crd = onnx_attr_is(n, "mode", "CRD", false); /* channels before positions in a block */
         a = kl_permute(a, crd ? (int[]){0, 1, 3, 5, 2, 4} : (int[]){0, 3, 5, 1, 2, 4});
         return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, kl_length_mul(C, b * b), H / b, W / b}));
     }

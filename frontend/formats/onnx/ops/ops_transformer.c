@@ -1,29 +1,7 @@
-/* Operators of language models: RMSNormalization, RotaryEmbedding, Attention, TensorScatter. */
+/* Operators of language models: RotaryEmbedding, Attention, TensorScatter. */
 #include "frontend/formats/onnx/ops/attention.h"
 #include <math.h>
 #include <string.h>
-
-bool onnx_rms_norm(struct node *n)
-{
-    struct type t, s;
-    int axis, axes[KL_MAX_RANK], count = 0;
-    double eps = onnx_attr_float(n, "epsilon", 1e-5f);
-    if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &s) || !onnx_axis(n, onnx_attr_int(n, "axis", -1), t.rank, &axis))
-        return false;
-    for (int i = axis; i < t.rank; i++)
-        axes[count++] = i;
-    bool plain = s.rank == count && !memcmp(s.dims, t.dims + axis, (size_t)count * sizeof *s.dims);
-    if (plain && s.dtype == t.dtype && !onnx_wants(n, 1))
-        return onnx_give(n, 0, kl_rms_norm(onnx_in(n, 0), count, onnx_in(n, 1), eps));
-    kl_tensor x = onnx_widened(n, 0), mean = kl_mean(kl_square(x), count, axes, true);
-    kl_tensor inverse = kl_rsqrt(kl_add(mean, onnx_number(n, kl_dtype_of(x), eps))), y = kl_mul(x, inverse);
-    kl_tensor scale = onnx_widened(n, 1);
-    if (onnx_wants(n, 1) && !onnx_give(n, 1, inverse)) /* of SimplifiedLayerNormalization */
-        return false;
-    if (kl_dtype_of(scale) != kl_dtype_of(y))
-        scale = kl_cast(scale, kl_dtype_of(y));
-    return onnx_give_as(n, 0, kl_mul(y, scale), s.dtype);
-}
 
 /* ---- RotaryEmbedding ---- */
 
