@@ -68,23 +68,18 @@ bool size_is_multiple(struct size a, struct size of)
     return multiple;
 }
 
-int64_t size_max(const struct placeholders *s, struct size a)
+/* The size where each placeholder has its highest, or its lowest, value. */
+static int64_t size_limit(const struct placeholders *s, struct size a, bool highest)
 {
     int64_t n = a.number;
     for (uint32_t i = 0; s && i < s->n; i++)
         for (uint32_t k = 0; k < a.power[i]; k++)
-            n = size_product(n, s->v[i].high);
+            n = size_product(n, highest ? s->v[i].high : s->v[i].low);
     return n;
 }
 
-int64_t size_min(const struct placeholders *s, struct size a)
-{
-    int64_t n = a.number;
-    for (uint32_t i = 0; s && i < s->n; i++)
-        for (uint32_t k = 0; k < a.power[i]; k++)
-            n = size_product(n, s->v[i].low);
-    return n;
-}
+int64_t size_max(const struct placeholders *s, struct size a) { return size_limit(s, a, true); }
+int64_t size_min(const struct placeholders *s, struct size a) { return size_limit(s, a, false); }
 
 int64_t size_at(const struct placeholders *s, int64_t size, const uint64_t *slot)
 {

@@ -21,17 +21,6 @@ static struct pb joined(struct pb a, struct pb b)
     return a;
 }
 
-static struct pb attr_f(const char *name, float v)
-{
-    struct pb a = {0}, all = {0};
-    pb_text(&a, 1, name);
-    pb_varint(&a, 2 << 3 | 5);
-    pb_bytes(&a, &v, sizeof v);
-    pb_int(&a, 20, ATTR_FLOAT);
-    pb_message(&all, 5, &a);
-    return all;
-}
-
 static struct pb attr_floats(const char *name, int n, const float *v)
 {
     struct pb a = {0}, all = {0};
@@ -165,7 +154,7 @@ static void constants(void)
     static const float list[3] = {1, 2, 3};
     static const int64_t ints[3] = {1, 2, 3};
     const struct { const char *kind; int type; struct pb v; double add[3]; } row[] = {
-        {"value_float", ATTR_FLOAT, attr_f("v", 1.5f), {1.5, 1.5, 1.5}},
+        {"value_float", ATTR_FLOAT, onnx_attr_f("v", 1.5f), {1.5, 1.5, 1.5}},
         {"value_floats", ATTR_FLOATS, attr_floats("v", 3, list), {1, 2, 3}},
         {"value_int", ATTR_INT, onnx_attr_i("v", 4), {4, 4, 4}},
         {"value_ints", ATTR_INTS, onnx_attr_list("v", 3, ints), {1, 2, 3}},
@@ -181,7 +170,7 @@ static void constants(void)
         }
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         struct pb g = {0}, f = constant_function(row[i].kind, row[i].type, onnx_none());
-        call_node(&g, "f", "", "y", i == 4 ? attr_f("v", 1) : joined(attr_tensor("v", 1), onnx_none()));
+        call_node(&g, "f", "", "y", i == 4 ? onnx_attr_f("v", 1) : joined(attr_tensor("v", 1), onnx_none()));
         if (i < 4)
             fails(model_of(&g, &f), KL_ERR_TYPE, "attribute v is of another type than the constant's");
         else
@@ -201,11 +190,11 @@ static struct pb slope_function(struct pb value, const char *attribute)
 
 static void defaults(void)
 {
-    struct pb g = {0}, f = slope_function(attr_f("alpha", 0.75f), "alpha");
+    struct pb g = {0}, f = slope_function(onnx_attr_f("alpha", 0.75f), "alpha");
     call_node(&g, "L", "", "y", onnx_none());
     gives(model_of(&g, &f), -0.75, 0, 2);
-    f = slope_function(attr_f("alpha", 0.75f), "alpha"); /* the caller's goes before the default */
-    call_node(&g, "L", "", "y", attr_f("alpha", 0.5f));
+    f = slope_function(onnx_attr_f("alpha", 0.75f), "alpha"); /* the caller's goes before the default */
+    call_node(&g, "L", "", "y", onnx_attr_f("alpha", 0.5f));
     gives(model_of(&g, &f), -0.5, 0, 2);
     f = slope_function(onnx_none(), "alpha"); /* neither: the operator's own */
     call_node(&g, "L", "", "y", onnx_none());
@@ -224,9 +213,9 @@ static void defaults(void)
 static void nested(void)
 {
     for (int by_default = 0; by_default < 2; by_default++) {
-        struct pb g = {0}, n = {0}, outer = {0}, f = slope_function(attr_f("alpha", 0.75f), "alpha");
-        call_node(&g, "Outer", "", "y", by_default ? onnx_none() : attr_f("slope", 0.5f));
-        outer = function_of("Outer", "", "slope", attr_f("slope", 0.25f));
+        struct pb g = {0}, n = {0}, outer = {0}, f = slope_function(onnx_attr_f("alpha", 0.75f), "alpha");
+        call_node(&g, "Outer", "", "y", by_default ? onnx_none() : onnx_attr_f("slope", 0.5f));
+        outer = function_of("Outer", "", "slope", onnx_attr_f("slope", 0.25f));
         pb_text(&n, 1, "a");
         pb_text(&n, 2, "b");
         pb_text(&n, 4, "L");
@@ -267,7 +256,7 @@ static void overloads(void)
     m = model_of(&g, &a);
     pb_message(&m, 25, &b);
     fails(m, KL_ERR_IO, "two functions are called 'G'");
-    struct pb n = {0}, f = slope_function(attr_f("alpha", 0.75f), "alpha");
+    struct pb n = {0}, f = slope_function(onnx_attr_f("alpha", 0.75f), "alpha");
     pb_text(&n, 1, "x");
     pb_text(&n, 1, "x");
     pb_text(&n, 2, "y");
@@ -289,7 +278,7 @@ static void wrong_types(void)
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         struct pb g = {0};
         const char *name = row[i].attribute;
-        onnx_node(&g, row[i].op, "x", "y", row[i].number ? onnx_attr_i(name, 0) : attr_f(name, 0));
+        onnx_node(&g, row[i].op, "x", "y", row[i].number ? onnx_attr_i(name, 0) : onnx_attr_f(name, 0));
         onnx_initializer(&g, "x", FLOAT, 1, (int64_t[]){3}, X, sizeof X);
         onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){-1});
         char text[80];

@@ -9,11 +9,6 @@ enum { UINT8 = 2, INT8 = 3, UINT16 = 4, FLOAT16 = 10, F8E4M3FN = 17, F8E5M2 = 19
 static kl_device dev;
 static char path[] = "/tmp/kiln-types-XXXXXX";
 
-static void attr(struct pb *all, struct pb one)
-{
-    pb_bytes(all, one.data, one.n);
-    free(one.data);
-}
 static void input_of(struct pb *g, const char *name, int type, int rank, const int64_t *dims)
 {
     onnx_io(g, 11, name, type, rank, dims);
@@ -83,7 +78,7 @@ static void casts(void)
     static const float x[6] = {-9.5f, 7.5f, 2.5f, 500, -1e6f, 0.3f};
     struct pb g = {0}, no = onnx_attr_i("to", F8E4M3FN), four = {0};
     kl_tensor y[4], in = f32(1, (int64_t[]){6}, x);
-    attr(&no, onnx_attr_i("saturate", 0));
+    onnx_attr_add(&no, onnx_attr_i("saturate", 0));
     onnx_node(&g, "Cast", "x", "A", onnx_attr_i("to", INT4));
     onnx_node(&g, "Cast", "x", "B", onnx_attr_i("to", F8E4M3FN));
     onnx_node(&g, "Cast", "x", "C", no);
@@ -111,8 +106,8 @@ static void blocks(void)
     static const uint16_t zero[6] = {10, 20, 30, 5, 100, 0};
     struct pb g = {0}, q = onnx_attr_i("block_size", 2), d = onnx_attr_i("block_size", 2);
     kl_tensor y[2], in = f32(2, (int64_t[]){2, 5}, x);
-    attr(&q, onnx_attr_i("axis", 1));
-    attr(&d, onnx_attr_i("axis", -1));
+    onnx_attr_add(&q, onnx_attr_i("axis", 1));
+    onnx_attr_add(&d, onnx_attr_i("axis", -1));
     onnx_node(&g, "QuantizeLinear", "x s z", "q", q);
     onnx_node(&g, "DequantizeLinear", "q s z", "y", d);
     pb_text(&g, 2, "blocks");
@@ -162,8 +157,8 @@ static void columns_to_image(void)
             }
     struct pb g = {0}, a = onnx_attr_list("strides", 2, stride);
     kl_tensor y, in = f32(3, (int64_t[]){1, C * KH * KW, OH * OW}, x);
-    attr(&a, onnx_attr_list("dilations", 2, dilation));
-    attr(&a, onnx_attr_list("pads", 4, pads));
+    onnx_attr_add(&a, onnx_attr_list("dilations", 2, dilation));
+    onnx_attr_add(&a, onnx_attr_list("pads", 4, pads));
     onnx_node(&g, "Col2Im", "x image block", "y", a);
     pb_text(&g, 2, "columns");
     onnx_initializer(&g, "image", INT64, 1, (int64_t[]){2}, image, sizeof image);
@@ -245,11 +240,11 @@ static void edges(void)
 {
     static const float x[4] = {1, 2, 3, 4}, vectors[4] = {3, 0, 4, 0}, spectrum[6] = {10, 0, -2, 2, -2, 0};
     struct pb g = {0}, a = onnx_attr_list("pads", 2, (int64_t[]){1, 1}), b = onnx_attr_i("inverse", 1);
-    attr(&a, onnx_attr_list("kernel_shape", 1, (int64_t[]){3}));
-    attr(&a, onnx_attr_list("strides", 1, (int64_t[]){2}));
-    attr(&a, onnx_attr_i("ceil_mode", 1));
-    attr(&a, onnx_attr_i("count_include_pad", 1));
-    attr(&b, onnx_attr_i("onesided", 1));
+    onnx_attr_add(&a, onnx_attr_list("kernel_shape", 1, (int64_t[]){3}));
+    onnx_attr_add(&a, onnx_attr_list("strides", 1, (int64_t[]){2}));
+    onnx_attr_add(&a, onnx_attr_i("ceil_mode", 1));
+    onnx_attr_add(&a, onnx_attr_i("count_include_pad", 1));
+    onnx_attr_add(&b, onnx_attr_i("onesided", 1));
     onnx_node(&g, "AveragePool", "x", "p", a);
     onnx_node(&g, "LpNormalization", "v", "n", onnx_attr_i("axis", 0));
     onnx_node(&g, "DFT", "s", "d", b);

@@ -82,6 +82,30 @@ static inline struct pb onnx_attr_i(const char *name, int64_t v)
     pb_message(&all, 5, &a);
     return all;
 }
+static inline struct pb onnx_attr_f(const char *name, float v)
+{
+    struct pb a = {0}, all = {0};
+    pb_text(&a, 1, name);
+    pb_varint(&a, 2 << 3 | 5);
+    pb_bytes(&a, &v, sizeof v);
+    pb_int(&a, 20, 1);
+    pb_message(&all, 5, &a);
+    return all;
+}
+static inline struct pb onnx_attr_s(const char *name, const char *v)
+{
+    struct pb a = {0}, all = {0};
+    pb_text(&a, 1, name);
+    pb_text(&a, 4, v);
+    pb_int(&a, 20, 3);
+    pb_message(&all, 5, &a);
+    return all;
+}
+static inline void onnx_attr_add(struct pb *all, struct pb one) /* and frees it */
+{
+    pb_bytes(all, one.data, one.n);
+    free(one.data);
+}
 static inline struct pb onnx_attr_list(const char *name, int n, const int64_t *v)
 {
     struct pb a = {0}, all = {0};

@@ -12,11 +12,6 @@ static char path[] = "/tmp/kiln-numbers-XXXXXX";
 
 /* ---- graphs ---- */
 
-static void attr(struct pb *all, struct pb one)
-{
-    pb_bytes(all, one.data, one.n);
-    free(one.data);
-}
 static struct pb attr_floats(const char *name, int n, const float *v) /* one number: `f` */
 {
     struct pb a = {0}, all = {0};
@@ -270,16 +265,16 @@ static void recurrent(void)
         struct pb g = {0}, a = onnx_attr_i("hidden_size", 2);
         kl_tensor in = given(&g, "x", KL_F32, 3, (int64_t[]){2, 1, 2}, x), y;
         if (k == 0) {
-            attr(&a, attr_text("direction", "bidirectional"));
-            attr(&a, attr_texts("activations", 6, lstm));
-            attr(&a, attr_floats("activation_alpha", 2, (float[]){.1f, .3f}));
-            attr(&a, attr_floats("activation_beta", 2, (float[]){.5f, .4f}));
+            onnx_attr_add(&a, attr_text("direction", "bidirectional"));
+            onnx_attr_add(&a, attr_texts("activations", 6, lstm));
+            onnx_attr_add(&a, attr_floats("activation_alpha", 2, (float[]){.1f, .3f}));
+            onnx_attr_add(&a, attr_floats("activation_beta", 2, (float[]){.5f, .4f}));
         } else if (k == 1) {
-            attr(&a, attr_texts("activations", 2, gru));
-            attr(&a, attr_floats("activation_alpha", 2, (float[]){.1f, 1.5f}));
-            attr(&a, attr_floats("activation_beta", 1, (float[]){.7f}));
+            onnx_attr_add(&a, attr_texts("activations", 2, gru));
+            onnx_attr_add(&a, attr_floats("activation_alpha", 2, (float[]){.1f, 1.5f}));
+            onnx_attr_add(&a, attr_floats("activation_beta", 1, (float[]){.7f}));
         } else {
-            attr(&a, attr_floats("clip", 0, &clip));
+            onnx_attr_add(&a, attr_floats("clip", 0, &clip));
         }
         onnx_node(&g, k == 1 ? "GRU" : "LSTM", "x w r", "y", a);
         onnx_initializer(&g, "w", FLOAT, 3, (int64_t[]){directions, gates, 2}, w, (size_t)(8 * directions * gates));
@@ -367,7 +362,7 @@ static void draws_in_rounds(void)
             onnx_node(&g, "Loop", "M - x", "f y", a);
             onnx_initializer(&g, "M", INT64, 0, NULL, &rounds, 8);
         } else { /* without carried values: each round gets a row of zeros */
-            attr(&a, onnx_attr_i("num_scan_inputs", 1));
+            onnx_attr_add(&a, onnx_attr_i("num_scan_inputs", 1));
             onnx_node(&g, "Expand", "x s", "rows", onnx_none());
             onnx_initializer(&g, "s", INT64, 1, (int64_t[]){2}, (int64_t[]){rounds, N}, 16);
             onnx_node(&g, "Scan", "rows", "f y", a);

@@ -51,33 +51,6 @@ static kl_tensor tensor_of(const struct operand *o)
     return kl_input(dev, o->type == BOOL ? KL_BOOL : o->type == INT64 ? KL_I64 : KL_F32, o->rank, o->dims, data);
 }
 
-static void attr(struct pb *all, struct pb one)
-{
-    pb_bytes(all, one.data, one.n);
-    free(one.data);
-}
-static struct pb attr_f(const char *name, float v)
-{
-    struct pb a = {0}, all = {0};
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    pb_text(&a, 1, name);
-    pb_varint(&a, 2 << 3 | 5);
-    pb_bytes(&a, &bits, sizeof bits);
-    pb_int(&a, 20, 1);
-    pb_message(&all, 5, &a);
-    return all;
-}
-static struct pb attr_s(const char *name, const char *v)
-{
-    struct pb a = {0}, all = {0};
-    pb_text(&a, 1, name);
-    pb_text(&a, 4, v);
-    pb_int(&a, 20, 3);
-    pb_message(&all, 5, &a);
-    return all;
-}
-
 /* A model of one node, called fused and unfused: the results, whose bits have to be equal.  types: of the results. */
 static bool run(const char *op, struct pb attributes, int nin, const struct operand *const *in, const char *names,
                 int nout, const int *types, kl_tensor *out)
@@ -180,12 +153,12 @@ static void attention(unsigned kind)
     o[3].type = (kind & 3) == 1 ? BOOL : (kind & 3) == 2 ? FLOAT : 0;
     for (int64_t i = 0; i < s.L * s.M; i++)
         o[3].flag[i] = below(4) != 0;
-    struct pb a = attr_f("scale", 0.5f);
-    attr(&a, onnx_attr_i("is_causal", causal));
-    attr(&a, onnx_attr_i("left_window_size", left));
-    attr(&a, onnx_attr_i("right_window_size", right));
+    struct pb a = onnx_attr_f("scale", 0.5f);
+    onnx_attr_add(&a, onnx_attr_i("is_causal", causal));
+    onnx_attr_add(&a, onnx_attr_i("left_window_size", left));
+    onnx_attr_add(&a, onnx_attr_i("right_window_size", right));
     if (cap)
-        attr(&a, attr_f("softcap", 0.75f));
+        onnx_attr_add(&a, onnx_attr_f("softcap", 0.75f));
     char names[32];
     const struct operand *in[7] = {&o[0], &o[1], &o[2]};
     int nin = 3;
@@ -229,8 +202,8 @@ static void rotary(bool interleaved, bool positions)
     for (int64_t i = 0; i < B * S; i++)
         o[3].whole[i] = below(9);
     struct pb a = onnx_attr_i("num_heads", H);
-    attr(&a, onnx_attr_i("interleaved", interleaved));
-    attr(&a, onnx_attr_i("rotary_embedding_dim", 2 * half));
+    onnx_attr_add(&a, onnx_attr_i("interleaved", interleaved));
+    onnx_attr_add(&a, onnx_attr_i("rotary_embedding_dim", 2 * half));
     for (int64_t i = 0; i < B * S * H * D; i++) {
         int64_t token = i / (H * D), d = i % D, pair = interleaved ? d / 2 : d % half, start = i - d;
         bool second = interleaved ? d % 2 : d >= half;
@@ -266,7 +239,7 @@ static void norm_and_gate(void)
     const struct operand *const norm[] = {&x, &w}, *const gate[] = {&x, &g};
     if (CHECK(run("RMSNormalization", onnx_attr_i("axis", 1), 2, norm, "x w", 1, NULL, &y)))
         NEAR(y, 60, want, 1e-6); /* the weight is broadcast */
-    if (CHECK(run("SwiGLU", attr_f("alpha", 1.5f), 2, gate, "x g", 1, NULL, &y)))
+    if (CHECK(run("SwiGLU", onnx_attr_f("alpha", 1.5f), 2, gate, "x g", 1, NULL, &y)))
         NEAR(y, 60, gated, 1e-6);
 }
 
@@ -288,7 +261,7 @@ static void tensor_scatter(bool circular)
                     want[((b * 3 + h) * 6 + (int)(start.whole[b] + s) % 6) * 2 + d] =
                         (double)update.v[((b * 3 + h) * 4 + s) * 2 + d];
     kl_tensor y;
-    if (CHECK(run("TensorScatter", circular ? attr_s("mode", "circular") : onnx_none(), 3,
+    if (CHECK(run("TensorScatter", circular ? onnx_attr_s("mode", "circular") : onnx_none(), 3,
                   (const struct operand *[]){&cache, &update, &start}, "x u i", 1, NULL, &y)))
         NEAR(y, 72, want, 0);
 }
@@ -330,7 +303,7 @@ static void linear_attention(void)
     }
     kl_tensor y[2];
     struct pb a = onnx_attr_i("q_num_heads", H);
-    attr(&a, onnx_attr_i("kv_num_heads", G));
+    onnx_attr_add(&a, onnx_attr_i("kv_num_heads", G));
     if (CHECK(run("LinearAttention", a, 6, (const struct operand *[]){&q, &k, &v, &past, &decay, &beta}, "q k v s d b",
                   2, NULL, y))) {
         NEAR(y[0], B * T * H * E, want, 1e-5);
@@ -361,7 +334,7 @@ static void causal_conv(void)
                 carried[r * (K - 1) + l - L] = (double)x.v[r * L + l - (K - 1)];
         }
     kl_tensor y[2];
-    if (CHECK(run("CausalConvWithState", attr_s("activation", "silu"), 4,
+    if (CHECK(run("CausalConvWithState", onnx_attr_s("activation", "silu"), 4,
                   (const struct operand *[]){&x, &w, &b, &past}, "x w b p", 2, NULL, y))) {
         NEAR(y[0], 2 * C * L, want, 1e-6);
         NEAR(y[1], 2 * C * (K - 1), carried, 0);
@@ -388,7 +361,7 @@ static void small_types(void)
     if (CHECK(run("Cast", onnx_attr_i("to", F8E8M0), 1, (const struct operand *[]){&x}, "x", 1, (int[]){F8E8M0}, &y)))
         NEAR_LIST(y, 0, 1, 2, 4, 0x1p-127, 0x1p-126, 0x1p-127, 0x1p127, NAN);
     struct pb down = onnx_attr_i("to", F8E8M0);
-    attr(&down, attr_s("round_mode", "down"));
+    onnx_attr_add(&down, onnx_attr_s("round_mode", "down"));
     if (CHECK(run("Cast", down, 1, (const struct operand *[]){&x}, "x", 1, (int[]){F8E8M0}, &y)))
         NEAR_LIST(y, 0, 1, 1, 2, 0x1p-127, 0x1p-127, 0x1p-127, 0x1p127, NAN);
 }
