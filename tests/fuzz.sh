@@ -44,12 +44,13 @@ for kind in 0, 8:
     header='{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
     printf "\\$(printf %03o ${#header})"'\000\000\000\000\000\000\000%s01234567' "$header" >"$seeds/safetensors"
     zeros='\000\000\000\000\000\000\000' one='\001\000\000\000\000\000\000\000'
-    # a string, an array of numbers, a tensor of 32 elements of the type that is its argument
-    for type in 000 002 010; do
+    # a string, an array of numbers, a tensor of 256 elements of each type that is read (gguf_blocks.def, and F32)
+    for type in 000 002 003 006 007 010 012 013 014 015 016 024 027 047; do
         printf "GGUF\\003\\000\\000\\000$one\\002${zeros}${one}k\\010\\000\\000\\000${one}v" >"$seeds/gguf$type"
         printf "${one}n\\011\\000\\000\\000\\004\\000\\000\\000${one}0123" >>"$seeds/gguf$type"
-        printf "${one}a\\001\\000\\000\\000\\040$zeros\\$type\\000\\000\\000\\000$zeros" >>"$seeds/gguf$type"
-        head -c 160 /dev/zero | tr '\0' 0 >>"$seeds/gguf$type"
+        printf "${one}a\\001\\000\\000\\000\\000$one" | head -c 21 >>"$seeds/gguf$type"
+        printf "\\$type\\000\\000\\000\\000$zeros" >>"$seeds/gguf$type"
+        head -c 1100 /dev/zero | tr '\0' 0 >>"$seeds/gguf$type"
     done
 }
 

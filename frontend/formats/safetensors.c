@@ -246,16 +246,17 @@ static void header_tensor(struct header *h, const struct file_item *item, size_t
     header_put(h, text, (size_t)snprintf(text, sizeof text, "],\"data_offsets\":[%zu,%zu]}", at, at + item->bytes));
 }
 
-bool safetensors_takes(const char *path, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
-                       uint32_t nmeta, struct file_error *why)
+bool safetensors_takes(const char *path, const struct file_item *items, uint32_t n,
+                       const kl_file_write_options *options, struct file_error *why)
 {
+    const kl_file_value *meta = options->meta;
     for (uint32_t i = 0; i < n; i++)
         if (!utf8_is_valid(items[i].name) || !strcmp(items[i].name, "__metadata__"))
             return file_fails(why, KL_ERR_ARGUMENT, "%.250s: a tensor of safetensors cannot be called \"%.200s\"", path,
                             items[i].name);
-    for (uint32_t i = 0; i < nmeta; i++)
-        if (!meta[i].key || !meta[i].value || !utf8_is_valid(meta[i].key) || !utf8_is_valid(meta[i].value))
-            return file_fails(why, KL_ERR_ARGUMENT, "%.250s: metadata %u is no text in UTF-8", path, i);
+    for (int64_t i = 0; i < options->nmeta; i++)
+        if (!meta[i].key || !meta[i].text || !utf8_is_valid(meta[i].key) || !utf8_is_valid(meta[i].text))
+            return file_fails(why, KL_ERR_ARGUMENT, "%.250s: metadata %" PRId64 " is no text in UTF-8", path, i);
     return true;
 }
 
@@ -267,9 +268,11 @@ static int size_order(const void *a, const void *b)
     return m != n ? (m > n ? -1 : 1) : x < y ? -1 : x > y;
 }
 
-void safetensors_write(struct file_out *o, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
-                       uint32_t nmeta)
+void safetensors_write(struct file_out *o, const struct file_item *items, uint32_t n,
+                       const kl_file_write_options *options)
 {
+    const kl_file_value *meta = options->meta;
+    int64_t nmeta = options->nmeta;
     struct header h = {NULL, 0, 0, false};
     const struct file_item **by = malloc(((size_t)n + 1) * sizeof *by);
     size_t at = 0;
@@ -278,11 +281,11 @@ void safetensors_write(struct file_out *o, const struct file_item *items, uint32
     if (by && n)
         qsort(by, n, sizeof *by, size_order);
     header_text(&h, "{");
-    for (uint32_t i = 0; i < nmeta; i++) {
+    for (int64_t i = 0; i < nmeta; i++) {
         header_text(&h, i ? "," : "\"__metadata__\":{");
         header_quoted(&h, meta[i].key);
         header_text(&h, ":");
-        header_quoted(&h, meta[i].value);
+        header_quoted(&h, meta[i].text);
     }
     header_text(&h, nmeta ? n ? "}," : "}" : "");
     for (uint32_t i = 0; by && i < n; i++) {

@@ -334,7 +334,7 @@ static bool entry_data(kl_file *f, struct file_entry *e)
     return e->checked = true;
 }
 
-static struct file_entry *entry_named(kl_file *f, const char *name)
+struct file_entry *file_entry_named(kl_file *f, const char *name)
 {
     int64_t i = kl_file_find(f, name);
     if (i >= 0)
@@ -343,15 +343,15 @@ static struct file_entry *entry_named(kl_file *f, const char *name)
     return NULL;
 }
 
-static bool entry_is_read(kl_file *f, struct file_entry *e)
+bool file_entry_is_read(kl_file *f, struct file_entry *e)
 {
     return e && (entry_data(f, e) || !file_error_report(NULL, &f->why));
 }
 
 const void *kl_file_data(kl_file *f, const char *name)
 {
-    struct file_entry *e = entry_named(f, name);
-    return entry_is_read(f, e) ? e->data : NULL;
+    struct file_entry *e = file_entry_named(f, name);
+    return file_entry_is_read(f, e) ? e->data : NULL;
 }
 
 /* kl_none: the thread's error has the reason. */
@@ -378,11 +378,11 @@ static kl_tensor entry_tensor(kl_file *f, struct file_entry *e, kl_device device
 
 kl_tensor kl_file_tensor(kl_file *f, kl_device device, const char *name)
 {
-    struct file_entry *e = entry_named(f, name);
+    struct file_entry *e = file_entry_named(f, name);
     if (e && e->is.dtype == KL_DTYPE_COUNT)
         return kl_failf(NULL, KL_ERR_TYPE, "%.250s: tensor \"%.300s\" has elements of %.40s, which Kiln does not read",
                         f->path, e->is.name, e->is.type), kl_none;
-    return entry_is_read(f, e) ? entry_tensor(f, e, device) : kl_none;
+    return file_entry_is_read(f, e) ? entry_tensor(f, e, device) : kl_none;
 }
 
 /* ---- metadata ---- */

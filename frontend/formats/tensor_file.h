@@ -9,9 +9,9 @@ struct file_name { const char *name; uint32_t i; };
 
 /* A tensor in a file. */
 enum file_blocks {
-    BLOCKS_NONE, BLOCKS_Q8_0, BLOCKS_Q4_0,
-#define BLOCKS(kind, number, name, fn, elements, bytes) BLOCKS_##kind,
-#include "gguf_blocks.def"
+    BLOCKS_NONE,
+#define BLOCKS(kind, number, name, decode, encode, elements, bytes) BLOCKS_##kind,
+#include "frontend/formats/gguf/gguf_blocks.def"
 #undef BLOCKS
 };
 struct file_entry {
@@ -67,12 +67,30 @@ char *file_string(kl_file *f, const void *bytes, size_t n);
 /* Sorts names; one that is there twice, or NULL. */
 const struct file_name *names_sort(struct file_name *v, uint32_t n);
 
+struct file_entry *file_entry_named(kl_file *f, const char *name); /* NULL: kl_last_error */
+/* Its data is there and checked; false: kl_last_error. */
+bool file_entry_is_read(kl_file *f, struct file_entry *e);
+
 /* ---- file_write.c ---- */
 /* An item as it is written: its shape is known, its elements are read when their turn has come. */
-struct file_item { const char *name; kl_tensor tensor; kl_dtype dtype; int rank; int64_t dims[KL_MAX_RANK];
-                   const void *data; size_t bytes; };
-/* Its elements; *own: to be freed.  NULL: o->why. */
+struct file_item {
+    const char *name;
+    kl_tensor tensor;
+    kl_dtype dtype;
+    int rank;
+    int64_t dims[KL_MAX_RANK], count;
+    const void *data;
+    size_t bytes;                 /* of its elements of this dtype */
+    enum file_blocks blocks;      /* data has blocks of this kind, of another file, and dtype is that of their values */
+    const char *type_name;        /* what the caller asked for, or NULL */
+    const struct gguf_type *type; /* GGUF: what is written */
+    const kl_file_write_options *options;
+};
+/* Its elements of its dtype; *own: to be freed.  NULL: o->why. */
 const void *item_data(struct file_out *o, const struct file_item *item, void **own);
+/* Elements first to first + n of it as f32, where `data` has all of them as item_data gives them or, of blocks, as
+ * item->data does.  Of blocks these are whole ones.  The dtype is a float. */
+void item_floats(const struct file_item *item, const void *data, size_t first, size_t n, float *to);
 
 /* ---- npy.c ---- */
 bool npy_read(kl_file *f);
@@ -95,18 +113,23 @@ void npz_write(struct file_out *o, const struct file_item *items, uint32_t n);
 bool safetensors_is(const uint8_t *bytes, size_t n);
 bool safetensors_read(kl_file *f);
 /* What it can write of names and metadata; false: *why. */
-bool safetensors_takes(const char *path, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
-                       uint32_t nmeta, struct file_error *why);
-void safetensors_write(struct file_out *o, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
-                       uint32_t nmeta);
+bool safetensors_takes(const char *path, const struct file_item *items, uint32_t n,
+                       const kl_file_write_options *options, struct file_error *why);
+void safetensors_write(struct file_out *o, const struct file_item *items, uint32_t n,
+                       const kl_file_write_options *options);
 
-/* ---- gguf.c ---- */
+/* ---- gguf/gguf.c ---- */
 bool gguf_read(kl_file *f);
 kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device);
 
-/* ---- gguf_blocks.c ---- */
+/* ---- gguf/gguf_blocks.c ---- */
 float blocks_half(const uint8_t *p); /* the f16 in two bytes, the lower one first */
-/* n blocks of a kind of gguf_blocks.def as f32. */
+struct blocks_kind {
+    void (*decode)(const uint8_t *p, float *to); /* one block */
+    unsigned elements, bytes;
+};
+const struct blocks_kind *blocks_kind_of(enum file_blocks kind); /* not of BLOCKS_NONE */
+/* n blocks as f32. */
 void blocks_decode(enum file_blocks kind, size_t n, const uint8_t *from, float *to);
 
 #endif

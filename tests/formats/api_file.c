@@ -216,7 +216,7 @@ static void mistakes(void)
     const char *path = path_of("none.npz");
     CHECK(kl_file_write(path, KL_FILE_NPZ, 2, item, 0, NULL) == KL_ERR_ARGUMENT && says("two items are called \"x\""));
     CHECK(kl_file_write(path, KL_FILE_NPY, 2, item, 0, NULL) == KL_ERR_ARGUMENT && says("has one array, not 2"));
-    CHECK(kl_file_write(path, KL_FILE_GGUF, 1, item, 0, NULL) == KL_ERR_ARGUMENT && says("does not write gguf"));
+    CHECK(kl_file_write(path, KL_FILE_FORMATS, 1, item, 0, NULL) == KL_ERR_ARGUMENT && says("does not write unknown"));
     item[0].data = NULL;
     CHECK(kl_file_write(path, KL_FILE_NPZ, 1, item, 0, NULL) == KL_ERR_ARGUMENT && says("neither a tensor"));
     item[0].dtype = KL_BF16;

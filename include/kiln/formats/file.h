@@ -1,4 +1,4 @@
-/* Tensors in files: NumPy's .npy and .npz, safetensors; GGUF, which is only read.  Included by <kiln/train.h>.
+/* Tensors in files: NumPy's .npy and .npz, safetensors, GGUF.  Included by <kiln/train.h>.
  *
  *     kl_file *f = kl_file_open("model.safetensors");
  *     if (!f) { fprintf(stderr, "%s\n", kl_last_error()); return 1; }
@@ -25,7 +25,7 @@ typedef enum kl_file_format {
     KL_FILE_NPY,         /* one array, whose name is "" */
     KL_FILE_NPZ,         /* a zip archive of .npy files, stored or deflated; without that ending in their names */
     KL_FILE_SAFETENSORS,
-    KL_FILE_GGUF,        /* versions 2 and 3; only read */
+    KL_FILE_GGUF,        /* versions 2 and 3; 3 is written */
     KL_FILE_FORMATS
 } kl_file_format;
 KL_API const char *kl_file_format_name(kl_file_format format); /* "npy", "npz", "safetensors", "gguf" */
@@ -91,7 +91,7 @@ KL_API int64_t kl_file_meta_i64(const kl_file *file, uint32_t i, int64_t k);
 
 /* ---- writing ---- */
 
-/* A tensor, or an array of the caller's. */
+/* A tensor, an array of the caller's, or a tensor of another file. */
 typedef struct kl_file_item {
     const char *name;
     kl_tensor tensor;    /* a tensor that is not stored dense is written as its dense values */
@@ -99,16 +99,42 @@ typedef struct kl_file_item {
     int rank;
     const int64_t *dims;
     const void *data;    /*   row-major */
+    kl_file *file;       /* if it is not NULL: the elements of a tensor of this file, read while they are written */
+    const char *from;    /*   its name there; NULL: `name` */
+    /* GGUF: how elements are stored.  NULL: by their dtype, and those of a GGUF file as they are there.  "F32", "F16"
+     * and "BF16" round; "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0" (blocks of 32 elements of the last axis) and "Q2_K",
+     * "Q3_K", "Q4_K", "Q5_K", "Q6_K" (blocks of 256) quantize floats.  Upper or lower case. */
+    const char *type;
 } kl_file_item;
 typedef struct kl_file_pair {
     const char *key, *value;
 } kl_file_pair;
 /* Writes items to a temporary file beside `path`, flushes it to the disk and renames it to `path`: at every moment
  * `path` is either the old file or the complete new one.  A pipe or a device is written to directly. meta: for
- * safetensors.  [errors ARGUMENT: also two items of one name, a number of items that the format cannot have, metadata;
- * TYPE: bf16 in NumPy's formats; IO; MEMORY; those of kl_read.  The file is then as it was] */
+ * safetensors and GGUF.  [errors ARGUMENT: also two items of one name, a number of items, a name, a rank or a row's
+ * length that the format cannot have, a number that an item's type cannot hold, metadata; TYPE: bf16 in NumPy's
+ * formats, bool and unsigned in GGUF, an item's type; IO; MEMORY; those of kl_read.  The file is then as it was] */
 KL_API_AT kl_status kl_file_write(const char *path, kl_file_format format, int64_t n, const kl_file_item *items,
                                   int64_t nmeta, const kl_file_pair *meta);
+
+/* A value of metadata: GGUF has numbers and arrays, safetensors text alone. */
+typedef struct kl_file_value {
+    const char *key;
+    const char *text;    /* a string; where it is NULL: */
+    kl_dtype dtype;      /*   numbers or bools of this dtype; KL_DTYPE_COUNT: an array of strings */
+    bool array;          /*   an array of `count` values, else one value */
+    int64_t count;
+    const void *data;    /*   the numbers; of strings a const char *const * */
+} kl_file_value;
+typedef struct kl_file_write_options {
+    int64_t nmeta;
+    const kl_file_value *meta; /* "general.alignment", KL_U32: GGUF's tensors begin at multiples of it; else of 32 */
+    void (*progress)(void *ctx, const char *name); /* called before an item is written, in the order of the file */
+    void *ctx;
+} kl_file_write_options;
+/* kl_file_write with all that it can do.  NULL: no metadata. */
+KL_API_AT kl_status kl_file_write_with(const char *path, kl_file_format format, int64_t n, const kl_file_item *items,
+                                       const kl_file_write_options *options);
 
 #ifdef __cplusplus
 }

@@ -142,6 +142,21 @@ static void measured(void)
     kl_release(x);
 }
 
+/* Files written with options of zeros are those written without. */
+static void files(void)
+{
+    static const char path[] = "options.safetensors";
+    kl_file_item item = {.name = "x", .dtype = KL_F32, .data = &(float){1}};
+    for (int i = 0; i < 2; i++) {
+        kl_file_write_options zeros = {0};
+        CHECK(kl_file_write_with(path, KL_FILE_SAFETENSORS, 1, &item, i ? &zeros : NULL) == KL_OK);
+        kl_file *f = kl_file_open(path);
+        CHECK(kl_file_count(f) == 1 && kl_file_meta_count(f) == 0);
+        kl_file_close(f);
+    }
+    remove(path);
+}
+
 static void test(kl_device device)
 {
     dev = device;
@@ -151,6 +166,7 @@ static void test(kl_device device)
     optimizers();
     required_fields();
     measured();
+    files();
 }
 
 int main(void)

@@ -1,10 +1,10 @@
-/* Blocks of GGUF that have no form of Kiln's own for quantized tensors: each decoded to f32, in the order of operations
- * of the format's own package (gguf.quants), so that the results are its bits.
+/* Blocks of GGUF decoded to f32, in the order of operations of the format's own package (gguf.quants), so that the
+ * results are its bits.
  *
  * Types with a K have blocks of 256 elements in sub-blocks of 16 or 32, each with a scale, and some a minimum, of a few
  * bits; `d` and `dmin` are the f16 scales of those.  The others have 32 elements.  Two elements in a byte are the low
  * halves, then the high ones, of a run of bytes. */
-#include "tensor_file.h"
+#include "gguf.h"
 
 float blocks_half(const uint8_t *p)
 {
@@ -19,6 +19,20 @@ float blocks_half(const uint8_t *p)
 
 /* 32 elements of 4 bits: element i of 0..15 is in the low half of byte i, i + 16 in its high half. */
 static unsigned blocks_nibble(const uint8_t *q, unsigned i) { return i < 16 ? q[i] & 15U : q[i - 16] >> 4; }
+
+static void decode_q4_0(const uint8_t *p, float *to)
+{
+    float d = blocks_half(p);
+    for (unsigned i = 0; i < 32; i++)
+        to[i] = d * (float)((int)blocks_nibble(p + 2, i) - 8);
+}
+
+static void decode_q8_0(const uint8_t *p, float *to)
+{
+    float d = blocks_half(p);
+    for (unsigned i = 0; i < 32; i++)
+        to[i] = d * (float)(int8_t)p[2 + i];
+}
 
 static void decode_q4_1(const uint8_t *p, float *to)
 {
@@ -138,13 +152,19 @@ static void decode_mxfp4(const uint8_t *p, float *to)
         to[i] = half * (float)doubled[blocks_nibble(p + 1, i)];
 }
 
-void blocks_decode(enum file_blocks kind, size_t n, const uint8_t *from, float *to)
+const struct blocks_kind *blocks_kind_of(enum file_blocks kind)
 {
-    static const struct { void (*decode)(const uint8_t *p, float *to); unsigned elements, bytes; } kinds[] = {
-#define BLOCKS(kind, number, name, fn, elements, bytes) [BLOCKS_##kind] = {fn, elements, bytes},
+    static const struct blocks_kind kinds[] = {
+#define BLOCKS(kind, number, name, decode, encode, elements, bytes) [BLOCKS_##kind] = {decode, elements, bytes},
 #include "gguf_blocks.def"
 #undef BLOCKS
     };
+    return &kinds[kind];
+}
+
+void blocks_decode(enum file_blocks kind, size_t n, const uint8_t *from, float *to)
+{
+    const struct blocks_kind *k = blocks_kind_of(kind);
     for (size_t i = 0; i < n; i++)
-        kinds[kind].decode(from + i * kinds[kind].bytes, to + i * kinds[kind].elements);
+        k->decode(from + i * k->bytes, to + i * k->elements);
 }

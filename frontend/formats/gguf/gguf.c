@@ -2,30 +2,26 @@
  * elements.
  *
  * Two types with a scale for each block of elements are read as quantized tensors: Q8_0 and Q4_0, with 32 elements a
- * block along the innermost axis and an f16 scale before each block.  Those of gguf_blocks.def are decoded to f32. */
-#include "tensor_file.h"
+ * block along the innermost axis and an f16 scale before each block.  The others of gguf_blocks.def are decoded to
+ * f32. */
+#include "gguf.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define GGUF_TO_NEXT SIZE_MAX /* bytes of a tensor of an unknown type, before they are known */
-enum { GGUF_HEADER = 24, ALIGNMENT = 32, QK = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 18 };
+enum { GGUF_HEADER = 24, QK = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 18 };
 
-static const struct gguf_type {
-    unsigned number;
-    const char *name;
-    kl_dtype dtype;              /* KL_DTYPE_COUNT: Kiln has no such dtype and only knows its size */
-    enum file_blocks blocks;
-    unsigned elements, bytes;    /* elements and bytes of a block */
-} gguf_types[] = {
+static const struct gguf_type gguf_types[] = {
     {0, "F32", KL_F32, BLOCKS_NONE, 1, 4}, {1, "F16", KL_F16, BLOCKS_NONE, 1, 2},
-    {2, "Q4_0", KL_F32, BLOCKS_Q4_0, QK, Q4_0_BYTES}, {8, "Q8_0", KL_F32, BLOCKS_Q8_0, QK, Q8_0_BYTES},
     {24, "I8", KL_I8, BLOCKS_NONE, 1, 1}, {25, "I16", KL_I16, BLOCKS_NONE, 1, 2},
     {26, "I32", KL_I32, BLOCKS_NONE, 1, 4}, {27, "I64", KL_I64, BLOCKS_NONE, 1, 8},
     {28, "F64", KL_F64, BLOCKS_NONE, 1, 8},
     {30, "BF16", KL_BF16, BLOCKS_NONE, 1, 2},
-#define BLOCKS(kind, number, name, fn, elements, bytes) {number, name, KL_F32, BLOCKS_##kind, elements, bytes},
+#define BLOCKS(kind, number, name, decode, encode, elements, bytes) \
+    {number, name, KL_F32, BLOCKS_##kind, elements, bytes},
 #include "gguf_blocks.def"
 #undef BLOCKS
 #define SIZE_ONLY(number, name, elements, bytes) {number, name, KL_DTYPE_COUNT, BLOCKS_NONE, elements, bytes}
@@ -36,13 +32,44 @@ static const struct gguf_type {
     SIZE_ONLY(34, "TQ1_0", 256, 54), SIZE_ONLY(35, "TQ2_0", 256, 66),
 #undef SIZE_ONLY
 };
+enum { GGUF_TYPES = sizeof gguf_types / sizeof *gguf_types };
 
-/* The numbers of metadata types. */
-enum { VALUE_STRING = 8, VALUE_ARRAY = 9, VALUE_TYPES = 13 };
-static const kl_dtype value_dtype[VALUE_TYPES] = {
+const kl_dtype gguf_value_dtype[GGUF_VALUE_TYPES] = {
     KL_U8, KL_I8, KL_U16, KL_I16, KL_U32, KL_I32, KL_F32, KL_BOOL, KL_DTYPE_COUNT, KL_DTYPE_COUNT, KL_U64, KL_I64,
     KL_F64,
 };
+
+const struct gguf_type *gguf_type_numbered(uint64_t number)
+{
+    for (int i = 0; i < GGUF_TYPES; i++)
+        if (gguf_types[i].number == number)
+            return &gguf_types[i];
+    return NULL;
+}
+
+const struct gguf_type *gguf_type_named(const char *name)
+{
+    for (int i = 0; i < GGUF_TYPES; i++)
+        if (!strcasecmp(gguf_types[i].name, name))
+            return &gguf_types[i];
+    return NULL;
+}
+
+const struct gguf_type *gguf_type_of_dtype(kl_dtype dtype)
+{
+    for (int i = 0; i < GGUF_TYPES; i++)
+        if (gguf_types[i].dtype == dtype && !gguf_types[i].blocks)
+            return &gguf_types[i];
+    return NULL;
+}
+
+const struct gguf_type *gguf_type_of_blocks(enum file_blocks blocks)
+{
+    for (int i = 0; i < GGUF_TYPES; i++)
+        if (gguf_types[i].blocks == blocks && blocks)
+            return &gguf_types[i];
+    return NULL;
+}
 
 struct gguf_reader { kl_file *f; size_t at; };
 
@@ -77,13 +104,13 @@ static const char *gguf_string(struct gguf_reader *r, const char *field, bool na
 static bool read_values(struct gguf_reader *r, struct file_value *v, uint64_t type, uint64_t n)
 {
     const char *key = v->is.key;
-    size_t left = r->f->size - r->at, size = type == VALUE_STRING ? 8 : kl_dtype_size(value_dtype[type]);
+    size_t left = r->f->size - r->at, size = type == GGUF_STRING ? 8 : kl_dtype_size(gguf_value_dtype[type]);
     if (n > left / size)
         return file_bad(r->f, r->at, key, "%" PRIu64 " values: the file is cut off", n);
-    v->is.dtype = value_dtype[type];
+    v->is.dtype = gguf_value_dtype[type];
     v->is.count = (int64_t)n;
     v->numbers = r->f->bytes + r->at;
-    if (type != VALUE_STRING) {
+    if (type != GGUF_STRING) {
         for (uint64_t i = 0; type == 7 && i < n; i++)
             if (v->numbers[i] > 1)
                 return file_bad(r->f, r->at + i, key, "a bool is %u, neither 0 nor 1", v->numbers[i]);
@@ -105,16 +132,16 @@ static bool read_pair(struct gguf_reader *r)
     uint64_t type, n = 1;
     if (!v.is.key || !gguf_number(r, 4, v.is.key, &type))
         return false;
-    if (type == VALUE_ARRAY) {
+    if (type == GGUF_ARRAY) {
         v.is.array = true;
         if (!gguf_number(r, 4, v.is.key, &type))
             return false;
-        if (type == VALUE_ARRAY)
+        if (type == GGUF_ARRAY)
             return file_bad(r->f, r->at - 4, v.is.key, "an array of arrays, which Kiln does not read");
-        if (type < VALUE_TYPES && !gguf_number(r, 8, v.is.key, &n))
+        if (type < GGUF_VALUE_TYPES && !gguf_number(r, 8, v.is.key, &n))
             return false;
     }
-    if (type >= VALUE_TYPES)
+    if (type >= GGUF_VALUE_TYPES)
         return file_bad(r->f, r->at - 4, v.is.key, "values of the unknown type %" PRIu64, type);
     if (!read_values(r, &v, type, n))
         return false;
@@ -163,10 +190,8 @@ static bool read_info(struct gguf_reader *r)
     }
     if (!gguf_number(r, 4, "type", &type) || !gguf_number(r, 8, "offset", &offset))
         return false;
-    const struct gguf_type *t = gguf_types, *end = t + sizeof gguf_types / sizeof *gguf_types;
-    while (t < end && t->number != type)
-        t++;
-    if (t == end)
+    const struct gguf_type *t = gguf_type_numbered(type);
+    if (!t)
         return unknown_type(r->f, &e, type, offset);
     e.is.type = t->name;
     e.is.dtype = t->dtype;
@@ -197,7 +222,7 @@ static size_t bytes_to_next(const kl_file *f, size_t offset, size_t data)
 static bool place_tensors(kl_file *f, size_t header)
 {
     int64_t key = kl_file_meta_find(f, "general.alignment");
-    uint64_t align = ALIGNMENT;
+    uint64_t align = GGUF_ALIGNMENT;
     if (key >= 0) {
         align = (uint64_t)kl_file_meta_i64(f, (uint32_t)key, 0);
         if (f->meta[key].is.dtype != KL_U32 || !align || align & (align - 1))
@@ -267,11 +292,9 @@ static void take_blocks(const struct file_entry *e, uint8_t *ints, float *scale)
 
 static kl_tensor decoded_tensor(kl_file *f, const struct file_entry *e, kl_device device)
 {
-    const struct gguf_type *t = gguf_types;
+    const struct gguf_type *t = gguf_type_of_blocks(e->blocks);
     int64_t count;
     size_t bytes;
-    while (t->blocks != e->blocks)
-        t++;
     dims_bytes(e->is.rank, e->is.dims, sizeof(float), &count, &bytes);
     float *v = malloc(bytes + 1);
     if (!v)
