@@ -15,7 +15,7 @@
  *
  * Kiln plans, fuses and lowers for the plug-in as for its own devices, and passes it kernels in loop IR: as text, for
  * the plug-in's compiler (grammar: ir/README.md).  Kernels that the plug-in does not compile can be run on the host by
- * kl_plugin_host.run. examples/plugin_device.c is a whole plug-in.
+ * kl_plugin_host.run. examples/features/plugin_device.c is a whole plug-in.
  *
  * A device has its own address space: Kiln does not dereference its addresses, but adds offsets to them.  At most one
  * thread at a time calls a device's functions; it may be any thread.  The device may run its work asynchronously, in

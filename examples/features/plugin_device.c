@@ -1,7 +1,7 @@
 /* A plug-in: a device in a shared object of its own, which links with nothing of Kiln's.  This one has a memory of its
  * own in the host's, and computes on the host; where a real one calls its driver and its compiler, a comment says so.
  *
- * examples/plugin.c loads it and trains on it. */
+ * examples/features/plugin.c loads it and trains on it. */
 #include <kiln/plugin.h>
 #include <stdio.h>
 #include <stdlib.h>

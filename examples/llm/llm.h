@@ -1,0 +1,82 @@
+/* Decoder-only language models: the architectures llama, mistral, qwen2, qwen3, gemma2 and gemma3, from a GGUF file, or
+ * from a folder with config.json and *.safetensors.  Weights stay as they are stored.
+ *
+ *     struct llm m;
+ *     if (!llm_open(&m, device, "model.gguf")) return 1;           // what failed is on stderr
+ *     struct llm_cache cache;
+ *     llm_cache_init(&cache, &m, 1, 512);
+ *     ... in a trace: logits = llm_logits(&m, llm_hidden(&m, ids, at, &cache));
+ *     llm_cache_deinit(&cache);
+ *     llm_close(&m);
+ *
+ * It is written with public functions of Kiln only; chat.c and fine_tune.c show how it is used. */
+#ifndef EXAMPLES_LLM_H
+#define EXAMPLES_LLM_H
+#include <kiln/kiln.h>
+#include <kiln/train.h>
+#include <stdbool.h>
+
+/* A weight [out, in] as the file has it: a tensor of floats or of quantized blocks; with an optional bias [out], and an
+ * optional pair of low rank (LoRA, Hu et al. 2021): y = x weight^T + bias + (x down) up. */
+struct llm_linear {
+    kl_tensor weight, bias;
+    kl_tensor down, up; /* [in, rank] and [rank, out], or kl_none */
+};
+
+struct llm_layer {
+    kl_tensor norm1, norm2;           /* RMS norms before attention and before the mlp */
+    kl_tensor after1, after2;         /* Gemma's after them; else kl_none */
+    kl_tensor q_norm, k_norm;         /* of each head's queries and keys; else kl_none */
+    struct llm_linear q, k, v, out;
+    struct llm_linear gate, up, down; /* mlp: down(act(gate(x)) * up(x)) */
+    double rotary_base, rotary_scale; /* angle = position * scale * base^(-2i/D) */
+    int64_t window;                   /* tokens that a token attends to, with itself; 0: all */
+};
+
+struct llm {
+    kl_device device;
+    kl_file **file;
+    int files;
+    char *config;                     /* the text of config.json; NULL: a GGUF file */
+    char architecture[16];
+    int64_t layers, width, heads, kv_heads, head_width, hidden, vocabulary, context;
+    int64_t rotated;                  /* elements of a head that positions rotate */
+    double eps;
+    double embedding_scale;           /* factor of embeddings; 1 where there is none */
+    double score_scale;               /* of q k^T */
+    double score_cap, logit_cap;      /* x -> cap tanh(x / cap); 0: none */
+    bool interleaved;                 /* positions rotate the pairs (2i, 2i + 1), else (i, i + D/2) */
+    bool gelu;                        /* the mlp's act is gelu, else silu */
+    bool norms_from_zero;             /* files have the norms' weights minus 1 */
+    int local_of;                     /* of so many layers all but the last attend to a window; 0: all of them do */
+    int64_t window;
+    kl_tensor embedding;              /* [vocabulary, width] */
+    kl_tensor frequencies;            /* [D/2], divisors of the rotary angles (Llama 3.1), or kl_none */
+    kl_tensor norm;
+    struct llm_linear head;           /* its weight may be the embedding's */
+    struct llm_layer *layer;
+};
+
+/* Opens a model.  The tensors map the file, which must not change while it is open.  false: it failed; the reason is on
+ * stderr, and m is closed. */
+bool llm_open(struct llm *m, kl_device device, const char *path);
+void llm_close(struct llm *m); /* of zeros, too */
+
+/* The keys and values of `rows` sequences of up to `length` tokens. */
+struct llm_cache {
+    int64_t layers, rows, length;
+    kl_tensor *k, *v; /* [rows, kv_heads, length, head_width], a pair for each layer */
+};
+bool llm_cache_init(struct llm_cache *cache, const struct llm *m, int64_t rows, int64_t length);
+void llm_cache_deinit(struct llm_cache *cache);
+
+/* Records the layers: ids, i32 [B, L], of which a row's first one has the position at, i32 [B] -> [B, L, width].
+ * cache NULL: the sequences begin here, and `at` is kl_none.  Else their keys and values are stored in the cache at
+ * these positions, and tokens attend to all before them; at[b] + L must not exceed its length. */
+kl_tensor llm_hidden(const struct llm *m, kl_tensor ids, kl_tensor at, struct llm_cache *cache);
+/* [..., width] -> [..., vocabulary], f32 */
+kl_tensor llm_logits(const struct llm *m, kl_tensor hidden);
+
+/* Says on stderr what failed and why, and returns false. */
+bool llm_fail(const char *what, const char *why);
+#endif
