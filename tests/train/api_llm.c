@@ -1,5 +1,5 @@
 /* examples/llm on tiny random models of each architecture: its logits against plain C in double, in one piece and
- * through a cache in pieces of several lengths; and files that lack something. */
+ * through a cache in pieces of several lengths; weights of several types. */
 #define _POSIX_C_SOURCE 200809L
 #include "examples/llm/llm.h"
 #include "llm_reference.h"
@@ -22,9 +22,11 @@ static char folder[64];
 
 static const char *path_of(const char *name)
 {
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
+    static char path[2][128]; /* the last two stay valid */
+    static int at;
+    at = !at;
+    snprintf(path[at], sizeof path[at], "%s/%s", folder, name);
+    return path[at];
 }
 
 /* ---- a folder with config.json and safetensors ---- */
@@ -94,6 +96,73 @@ static void write_folder(const struct llm_reference *r)
     }
 }
 
+/* ---- a GGUF file ---- */
+
+static const char *const gguf_names[PER_LAYER] = {
+    "attn_norm.weight", "ffn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight",
+    "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias",
+    "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight"};
+
+static const char *gguf_name(char name[96], int i)
+{
+    static const char *const of_model[] = {"token_embd.weight", "output_norm.weight", "output.weight",
+                                           "rope_freqs.weight"};
+    if (i >= EMBEDDING)
+        snprintf(name, 96, "%s", of_model[i - EMBEDDING]);
+    else
+        snprintf(name, 96, "blk.%d.%s", i / PER_LAYER, gguf_names[i % PER_LAYER]);
+    return name;
+}
+
+/* Its matrices are of `type`. */
+static bool write_gguf(const struct llm_reference *r, const char *architecture, const char *type)
+{
+    static char names[ARRAYS][96], keys[16][64];
+    static int64_t dims[ARRAYS][2];
+    const struct llm_kind *k = r->kind;
+    const struct { const char *key; double value; } numbers[] = {
+        {"block_count", LAYERS}, {"embedding_length", WIDTH}, {"attention.head_count", HEADS},
+        {"attention.head_count_kv", KV_HEADS}, {"attention.key_length", k->head}, {"feed_forward_length", HIDDEN},
+        {"context_length", 64}, {"attention.layer_norm_rms_epsilon", 1e-5}, {"rope.freq_base", k->rotary_base},
+        {"attention.sliding_window", k->window}, {"attn_logit_softcapping", k->score_cap},
+        {"final_logit_softcapping", k->logit_cap}, {"rope.scaling.factor", k->rotary_factor}};
+    enum { NUMBERS = sizeof numbers / sizeof *numbers };
+    kl_file_value meta[NUMBERS + 1] = {{.key = "general.architecture", .text = architecture}};
+    kl_file_item items[ARRAYS];
+    int n = 0, nmeta = 1;
+    for (int i = 0; i < NUMBERS; i++)
+        if (numbers[i].value > 0) {
+            snprintf(keys[i], sizeof keys[i], "%s.%s", architecture, numbers[i].key);
+            meta[nmeta++] = (kl_file_value){.key = keys[i], .dtype = KL_F64, .data = &numbers[i].value};
+        }
+    for (int i = 0; i < ARRAYS; i++)
+        if (r->columns[i]) {
+            dims[n][0] = r->rows[i] ? r->rows[i] : r->columns[i], dims[n][1] = r->columns[i];
+            items[n] = (kl_file_item){.name = gguf_name(names[n], i), .dtype = KL_F32, .rank = r->rows[i] ? 2 : 1,
+                                      .dims = dims[n], .data = r->data[i], .type = r->rows[i] ? type : NULL};
+            n++;
+        }
+    kl_file_write_options options = {.nmeta = nmeta, .meta = meta};
+    return OK(kl_file_write_with(path_of("model.gguf"), KL_FILE_GGUF, n, items, &options));
+}
+
+/* The weights become those that the file has: rounded, or the floats that its blocks stand for. */
+static void read_back(struct llm_reference *r)
+{
+    char name[96];
+    kl_file *f = kl_file_open(path_of("model.gguf"));
+    if (!CHECK(f))
+        return;
+    for (int i = 0; i < ARRAYS; i++)
+        if (r->columns[i] && r->rows[i]) {
+            kl_tensor t = kl_file_tensor(f, kl_device_default(), gguf_name(name, i));
+            kl_tensor x = kl_cast(kl_dense(t), KL_F32);
+            OK(kl_read(x, r->data[i], (size_t)(r->rows[i] * r->columns[i]) * sizeof(float)));
+            kl_release(t), kl_release(x);
+        }
+    kl_file_close(f);
+}
+
 /* ---- comparing ---- */
 
 static const int32_t tokens[TOKENS] = {3, 79, 14, 15, 0, 26, 53, 58, 9, 3, 23, 44};
@@ -145,8 +214,68 @@ static void compare(const struct llm_reference *r, const char *path)
     llm_close(&m);
 }
 
+/* The file of a kind with matrices of a type. */
+static void compare_gguf(const struct llm_kind *kind, const char *architecture, const char *type)
+{
+    struct llm_reference r;
+    struct llm_kind k = *kind;
+    k.interleaved = k.frequencies = !strcmp(architecture, "llama");
+    k.window = k.interleaved ? 0 : k.window;
+    reference_init(&r, &k, 99);
+    if (write_gguf(&r, architecture, type)) {
+        read_back(&r);
+        compare(&r, path_of("model.gguf"));
+    }
+    reference_free(&r);
+}
+
+/* Opening fails and says `words`. */
+static void refused(const char *path, const char *words)
+{
+    char said[512] = "";
+    struct llm m;
+    fflush(stderr);
+    int old = dup(STDERR_FILENO);
+    const char *file = path_of("stderr");
+    FILE *f = freopen(file, "w", stderr);
+    CHECK(f && !llm_open(&m, kl_device_default(), path) && !m.layer && !m.files);
+    fflush(stderr);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    if ((f = fopen(file, "r"))) {
+        said[fread(said, 1, sizeof said - 1, f)] = 0;
+        fclose(f);
+    }
+    unlink(file);
+    check_at(strstr(said, words), __LINE__, words);
+}
+
+static void refusals(void)
+{
+    struct llm_reference r;
+    refused(path_of("none.gguf"), "none.gguf");
+    reference_init(&r, &kinds[0], 1);
+    write_folder(&r);
+    refused(path_of("model-00001-of-00002.safetensors"), "not a GGUF file, nor a folder");
+    write_gguf(&r, "gpt9", NULL);
+    refused(path_of("model.gguf"), "gpt9: not one of llama,");
+    r.columns[2 * PER_LAYER + V] = 0;
+    write_gguf(&r, "llama", NULL);
+    refused(path_of("model.gguf"), "blk.2.attn_v.weight: the model has no tensor of this name");
+    write_folder(&r);
+    refused(folder, "model.layers.2.self_attn.v_proj.weight: the model has no tensor of this name");
+    reference_free(&r);
+    reference_init(&r, &kinds[0], 1);
+    r.rows[PER_LAYER + UP]--;
+    write_gguf(&r, "llama", NULL);
+    refused(path_of("model.gguf"), "blk.1.ffn_up.weight: its shape is [95,64], not [96,64]");
+    reference_free(&r);
+}
+
 int main(void)
 {
+    static const char *const gguf[KINDS] = {"llama", NULL, "qwen2", "qwen3", "gemma2", "gemma3"};
+    static const char *const types[] = {NULL, "F16", "BF16", "Q8_0", "Q4_0", "Q5_1"};
     struct llm_reference r;
     snprintf(folder, sizeof folder, "/tmp/kiln-llm-XXXXXX");
     if (!mkdtemp(folder))
@@ -157,7 +286,16 @@ int main(void)
         write_folder(&r);
         compare(&r, folder);
         reference_free(&r);
+        for (size_t t = 0; gguf[i] && t < (i ? 1 : sizeof types / sizeof *types); t++)
+            compare_gguf(&kinds[i], gguf[i], types[t]);
     }
+    device_now = "refusals";
+    refusals();
+    const char *const written[] = {"model.gguf", "config.json", "model-00001-of-00002.safetensors",
+                                   "model-00002-of-00002.safetensors"};
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+        unlink(path_of(written[i]));
+    rmdir(folder);
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     return failed ? 1 : 0;
 }
