@@ -85,7 +85,7 @@ static bool item_of_file(const char *path, const kl_file_item *from, struct file
     struct file_entry *e = file_entry_named(from->file, from->from ? from->from : to->name);
     if (!e || !file_entry_is_read(from->file, e))
         return file_fails(why, kl_last_error_code(), "%.250s: \"%.200s\": %.400s", path, to->name, kl_last_error());
-    if (e->is.dtype == KL_DTYPE_COUNT)
+    if (e->is.dtype == KL_DTYPE_COUNT || e->complex)
         return file_fails(why, KL_ERR_TYPE, "%.250s: \"%.200s\" has elements of %.40s, which Kiln does not write", path,
                           to->name, e->is.type);
     to->rank = e->is.rank;

@@ -9,12 +9,22 @@
 enum { LENGTH = 8, HEADER_MAX = 100000000, ALIGNED = 64 };
 
 /* Names of element types.  For those that Kiln does not have, only the size in bits is known. */
-static const struct { const char *name; kl_dtype dtype; unsigned bits; } safe_types[] = {
-    {"BOOL", KL_BOOL, 8}, {"U8", KL_U8, 8}, {"U16", KL_U16, 16}, {"U32", KL_U32, 32}, {"U64", KL_U64, 64},
-    {"I8", KL_I8, 8}, {"I16", KL_I16, 16}, {"I32", KL_I32, 32}, {"I64", KL_I64, 64}, {"F16", KL_F16, 16},
-    {"BF16", KL_BF16, 16}, {"F32", KL_F32, 32}, {"F64", KL_F64, 64}, {"F8_E5M2", KL_DTYPE_COUNT, 8},
-    {"F8_E4M3", KL_DTYPE_COUNT, 8}, {"F8_E8M0", KL_DTYPE_COUNT, 8}, {"C64", KL_DTYPE_COUNT, 64},
-    {"F4", KL_DTYPE_COUNT, 4}, {"F6_E2M3", KL_DTYPE_COUNT, 6}, {"F6_E3M2", KL_DTYPE_COUNT, 6},
+static const struct safe_type {
+    const char *name;
+    kl_dtype dtype;
+    unsigned bits;
+    enum file_blocks blocks;
+    bool complex;
+} safe_types[] = {
+#define PLAIN(name, dtype, bits) {name, dtype, bits, BLOCKS_NONE, false}
+    PLAIN("BOOL", KL_BOOL, 8), PLAIN("U8", KL_U8, 8), PLAIN("U16", KL_U16, 16), PLAIN("U32", KL_U32, 32),
+    PLAIN("U64", KL_U64, 64), PLAIN("I8", KL_I8, 8), PLAIN("I16", KL_I16, 16), PLAIN("I32", KL_I32, 32),
+    PLAIN("I64", KL_I64, 64), PLAIN("F16", KL_F16, 16), PLAIN("BF16", KL_BF16, 16), PLAIN("F32", KL_F32, 32),
+    PLAIN("F64", KL_F64, 64), PLAIN("F4", KL_DTYPE_COUNT, 4), PLAIN("F6_E2M3", KL_DTYPE_COUNT, 6),
+    PLAIN("F6_E3M2", KL_DTYPE_COUNT, 6),
+#undef PLAIN
+    {"F8_E4M3", KL_F32, 8, BLOCKS_F8_E4M3, false}, {"F8_E5M2", KL_F32, 8, BLOCKS_F8_E5M2, false},
+    {"F8_E8M0", KL_F32, 8, BLOCKS_F8_E8M0, false}, {"C64", KL_F32, 64, BLOCKS_NONE, true},
 };
 enum { SAFE_TYPES = sizeof safe_types / sizeof *safe_types };
 
@@ -54,23 +64,27 @@ static bool read_shape(struct json *j, kl_file_entry *e)
     return true;
 }
 
-static bool safe_read_type(struct json *j, kl_file_entry *e, unsigned *bits)
+static bool safe_read_type(struct json *j, struct file_entry *e, unsigned *bits)
 {
     size_t at = json_at(j);
-    if (!(e->type = json_string(j, "dtype")))
+    if (!(e->is.type = json_string(j, "dtype")))
         return false;
     for (int i = 0; i < SAFE_TYPES; i++)
-        if (!strcmp(e->type, safe_types[i].name)) {
-            e->dtype = safe_types[i].dtype;
+        if (!strcmp(e->is.type, safe_types[i].name)) {
+            e->is.dtype = safe_types[i].dtype;
+            e->blocks = safe_types[i].blocks;
+            e->complex = safe_types[i].complex;
             *bits = safe_types[i].bits;
             return true;
         }
-    return file_bad(j->f, at, "dtype", "\"%.200s\" has elements of the unknown type \"%.40s\"", e->name, e->type);
+    return file_bad(j->f, at, "dtype", "\"%.200s\" has elements of the unknown type \"%.40s\"", e->is.name,
+                    e->is.type);
 }
 
 /* Reads the object after a tensor's name. */
-static bool read_tensor(struct json *j, kl_file_entry *e, size_t data)
+static bool read_tensor(struct json *j, struct file_entry *entry, size_t data)
 {
+    kl_file_entry *e = &entry->is;
     enum { TYPE = 1, SHAPE = 2, PLACE = 4 };
     unsigned have = 0, bits = 0;
     uint64_t from = 0, to = 0;
@@ -90,7 +104,7 @@ static bool read_tensor(struct json *j, kl_file_entry *e, size_t data)
             return file_bad(j->f, here, key, "tensor \"%.200s\" has it %s", e->name,
                             which ? "twice" : "beside dtype, shape and data_offsets");
         have |= which;
-        if (which == TYPE ? !safe_read_type(j, e, &bits)
+        if (which == TYPE ? !safe_read_type(j, entry, &bits)
             : which == SHAPE ? !read_shape(j, e)
                              : !json_expect(j, '[', key) || !json_number(j, key, &from) || !json_expect(j, ',', key) ||
                                    !json_number(j, key, &to) || !json_expect(j, ']', key))
@@ -184,7 +198,7 @@ bool safetensors_read(kl_file *f)
         if (!e)
             return false;
         e->is.name = name;
-        if (!read_tensor(&j, &e->is, data))
+        if (!read_tensor(&j, e, data))
             return false;
         e->data = f->bytes + e->is.offset;
     }
@@ -235,7 +249,7 @@ static void header_tensor(struct header *h, const struct file_item *item, size_t
     char text[80];
     const char *type = "";
     for (int i = 0; i < SAFE_TYPES; i++)
-        if (safe_types[i].dtype == item->dtype)
+        if (safe_types[i].dtype == item->dtype && !safe_types[i].blocks && !safe_types[i].complex)
             type = safe_types[i].name;
     header_quoted(h, item->name);
     header_text(h, ":{\"dtype\":\"");

@@ -354,26 +354,35 @@ const void *kl_file_data(kl_file *f, const char *name)
     return file_entry_is_read(f, e) ? e->data : NULL;
 }
 
+kl_tensor file_mapped_tensor(kl_file *f, const struct file_entry *e, kl_device device, kl_dtype dtype, int rank,
+                             const int64_t *dims)
+{
+    static const char nothing[8];
+    size_t size = kl_dtype_size(dtype), bytes = e->is.bytes;
+    const void *data = bytes ? (const void *)e->data : nothing;
+    if (!f->map || e->own || (uintptr_t)data % size || !bytes) {
+        if ((uintptr_t)data % size == 0)
+            return kl_input(device, dtype, rank, dims, data);
+        void *copy = malloc(bytes);
+        if (!copy)
+            return kl_failf(NULL, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
+        memcpy(copy, data, bytes);
+        return kl_wrap(device, dtype, rank, dims, copy, free, copy);
+    }
+    atomic_fetch_add(&f->map->refs, 1);
+    return kl_wrap(device, dtype, rank, dims, (void *)(uintptr_t)data, map_unref, f->map);
+}
+
 /* kl_none: the thread's error has the reason. */
 static kl_tensor entry_tensor(kl_file *f, struct file_entry *e, kl_device device)
 {
-    const kl_file_entry *is = &e->is;
-    size_t size = kl_dtype_size(is->dtype);
-    static const char nothing[8];
+    if (e->complex)
+        return complex_tensor(f, e, device);
+    if (e->blocks >= BLOCKS_F8_E4M3)
+        return float8_tensor(f, e, device);
     if (e->blocks)
         return blocks_tensor(f, e, device);
-    const void *data = is->bytes ? (const void *)e->data : nothing;
-    if (!f->map || e->own || (uintptr_t)data % size || !is->bytes) {
-        if ((uintptr_t)data % size == 0)
-            return kl_input(device, is->dtype, is->rank, is->dims, data);
-        void *copy = malloc(is->bytes);
-        if (!copy)
-            return kl_failf(NULL, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
-        memcpy(copy, data, is->bytes);
-        return kl_wrap(device, is->dtype, is->rank, is->dims, copy, free, copy);
-    }
-    atomic_fetch_add(&f->map->refs, 1);
-    return kl_wrap(device, is->dtype, is->rank, is->dims, (void *)(uintptr_t)data, map_unref, f->map);
+    return file_mapped_tensor(f, e, device, e->is.dtype, e->is.rank, e->is.dims);
 }
 
 kl_tensor kl_file_tensor(kl_file *f, kl_device device, const char *name)

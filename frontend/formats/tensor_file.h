@@ -13,12 +13,14 @@ enum file_blocks {
 #define BLOCKS(kind, number, name, decode, encode, elements, bytes) BLOCKS_##kind,
 #include "frontend/formats/gguf/gguf_blocks.def"
 #undef BLOCKS
+    BLOCKS_F8_E4M3, BLOCKS_F8_E5M2, BLOCKS_F8_E8M0, /* of safetensors, of one element each */
 };
 struct file_entry {
     kl_file_entry is;
     const uint8_t *data;      /* its elements; NULL: not looked at yet */
     uint8_t *own;             /* memory of its own that data is in, or NULL */
     enum file_blocks blocks;
+    bool complex;             /* pairs of f32 */
     bool column_major;        /* .npy: the first axis is the one whose elements are adjacent */
     bool big_endian;          /* .npy: the elements' first byte is the highest */
     bool checked;             /* bools are 0 or 1; a member's check sum is right */
@@ -67,6 +69,9 @@ char *file_string(kl_file *f, const void *bytes, size_t n);
 /* Sorts names; one that is there twice, or NULL. */
 const struct file_name *names_sort(struct file_name *v, uint32_t n);
 
+/* The entry's bytes as a tensor, without a copy where that can be; kl_none: kl_last_error. */
+kl_tensor file_mapped_tensor(kl_file *f, const struct file_entry *e, kl_device device, kl_dtype dtype, int rank,
+                             const int64_t *dims);
 struct file_entry *file_entry_named(kl_file *f, const char *name); /* NULL: kl_last_error */
 /* Its data is there and checked; false: kl_last_error. */
 bool file_entry_is_read(kl_file *f, struct file_entry *e);
@@ -91,6 +96,15 @@ const void *item_data(struct file_out *o, const struct file_item *item, void **o
 /* Elements first to first + n of it as f32, where `data` has all of them as item_data gives them or, of blocks, as
  * item->data does.  Of blocks these are whole ones.  The dtype is a float. */
 void item_floats(const struct file_item *item, const void *data, size_t first, size_t n, float *to);
+
+/* ---- file_types.c ---- */
+kl_tensor float8_tensor(kl_file *f, const struct file_entry *e, kl_device device);
+kl_tensor complex_tensor(kl_file *f, const struct file_entry *e, kl_device device);
+/* Blocks as f32, decoded on the host. */
+kl_tensor file_decoded_tensor(kl_file *f, const struct file_entry *e, kl_device device);
+void decode_f8_e4m3(const uint8_t *p, float *to);
+void decode_f8_e5m2(const uint8_t *p, float *to);
+void decode_f8_e8m0(const uint8_t *p, float *to);
 
 /* ---- npy.c ---- */
 bool npy_read(kl_file *f);

@@ -290,23 +290,10 @@ static void take_blocks(const struct file_entry *e, uint8_t *ints, float *scale)
     }
 }
 
-static kl_tensor decoded_tensor(kl_file *f, const struct file_entry *e, kl_device device)
-{
-    const struct gguf_type *t = gguf_type_of_blocks(e->blocks);
-    int64_t count;
-    size_t bytes;
-    dims_bytes(e->is.rank, e->is.dims, sizeof(float), &count, &bytes);
-    float *v = malloc(bytes + 1);
-    if (!v)
-        return kl_failf(NULL, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
-    blocks_decode(e->blocks, e->is.bytes / t->bytes, e->data, v);
-    return kl_wrap(device, KL_F32, e->is.rank, e->is.dims, v, free, v);
-}
-
 kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device)
 {
     if (e->blocks != BLOCKS_Q4_0 && e->blocks != BLOCKS_Q8_0)
-        return decoded_tensor(f, e, device);
+        return file_decoded_tensor(f, e, device);
     bool four = e->blocks == BLOCKS_Q4_0;
     int rank = e->is.rank, last = rank - 1;
     int64_t count, ints_dims[KL_MAX_RANK] = {0}, scale_dims[KL_MAX_RANK] = {0};

@@ -158,6 +158,9 @@ const struct blocks_kind *blocks_kind_of(enum file_blocks kind)
 #define BLOCKS(kind, number, name, decode, encode, elements, bytes) [BLOCKS_##kind] = {decode, elements, bytes},
 #include "gguf_blocks.def"
 #undef BLOCKS
+        [BLOCKS_F8_E4M3] = {decode_f8_e4m3, 1, 1},
+        [BLOCKS_F8_E5M2] = {decode_f8_e5m2, 1, 1},
+        [BLOCKS_F8_E8M0] = {decode_f8_e8m0, 1, 1},
     };
     return &kinds[kind];
 }

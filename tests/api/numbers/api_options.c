@@ -3,6 +3,7 @@
  * here; those of the optimizers are compared in api_optimizers. */
 #include "tests/support/api_check.h"
 #include <kiln/train.h>
+#include <unistd.h>
 
 static kl_device dev;
 
@@ -145,7 +146,8 @@ static void measured(void)
 /* Files written with options of zeros are those written without. */
 static void files(void)
 {
-    static const char path[] = "options.safetensors";
+    char path[100];
+    snprintf(path, sizeof path, "/tmp/kiln-options-%ld.safetensors", (long)getpid());
     kl_file_item item = {.name = "x", .dtype = KL_F32, .data = &(float){1}};
     for (int i = 0; i < 2; i++) {
         kl_file_write_options zeros = {0};
