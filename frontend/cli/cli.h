@@ -24,6 +24,7 @@ int cli_chart(int argc, char **argv); /* cli/chart.c */
 int cli_cache(int argc, char **argv); /* cli/cache.c */
 int cli_devices(int argc, char **argv);
 int cli_summary(int argc, char **argv); /* cli/summary.c */
+int cli_quantize(int argc, char **argv); /* cli/quantize.c */
 int cli_train_log(int argc, char **argv); /* cli/train_log.c */
 int cli_export(int argc, char **argv); /* cli/model.c */
 int cli_dispatch(int argc, char **argv); /* cli/dispatch.c */

@@ -78,8 +78,8 @@ kl_tensor complex_tensor(kl_file *f, const struct file_entry *e, kl_device devic
     int rank = e->is.rank;
     int64_t dims[KL_MAX_RANK];
     if (rank == KL_MAX_RANK)
-        return kl_failf(NULL, KL_ERR_TYPE, "%.250s: tensor \"%.300s\" has complex elements and %d dimensions; Kiln reads "
-                        "those of at most %d", f->path, e->is.name, rank, KL_MAX_RANK - 1), kl_none;
+        return kl_failf(NULL, KL_ERR_TYPE, "%.250s: tensor \"%.300s\" has complex elements and %d dimensions; Kiln "
+                        "reads those of at most %d", f->path, e->is.name, rank, KL_MAX_RANK - 1), kl_none;
     memcpy(dims, e->is.dims, sizeof dims);
     dims[rank] = 2;
     kl_tensor pairs = file_mapped_tensor(f, e, device, KL_F32, rank + 1, dims);

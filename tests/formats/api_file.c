@@ -374,7 +374,8 @@ static void safetensors_mistakes(void)
     kl_file_entry e;
     CHECK(f && kl_file_get(f, 0, &e) == KL_OK && e.dtype == KL_DTYPE_COUNT && e.bytes == 3);
     CHECK(!strcmp(e.type, "F6_E3M2"));
-    CHECK(!kl_file_tensor(f, dev, "a").id && kl_last_error_code() == KL_ERR_TYPE && says("tensor \"a\" has elements of F6_E3M2"));
+    CHECK(!kl_file_tensor(f, dev, "a").id && kl_last_error_code() == KL_ERR_TYPE &&
+          says("tensor \"a\" has elements of F6_E3M2"));
     CHECK(kl_file_data(f, "a") != NULL);
     NEAR_LIST(kl_file_tensor(f, dev, "\xc3\xa9\xf0\x9f\x98\x80"), 0, 1);
     kl_file_close(f);

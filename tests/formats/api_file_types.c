@@ -25,8 +25,8 @@ static double value(const struct type *t, unsigned code)
 
 static kl_file *made(const char *type, const char *shape, const void *data, size_t n, char bytes[2000])
 {
-    int length = snprintf(bytes + 8, 900, "{\"t\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[0,%zu]}}", type, shape,
-                          n);
+    int length = snprintf(bytes + 8, 900, "{\"t\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[0,%zu]}}", type,
+                          shape, n);
     memset(bytes, 0, 8);
     bytes[0] = (char)length;
     memcpy(bytes + 8 + length, data, n);
