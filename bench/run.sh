@@ -28,7 +28,7 @@ while (($#)); do
     *) names+=("$1") && shift ;;
     esac
 done
-((${#names[@]})) || mapfile -t names < <(grep -vxE 'peers|models|gpu_.*|gpt2' <<<"$available" || true)
+((${#names[@]})) || mapfile -t names < <(grep -vxE 'peers|models|gpu_.*|gpt2|llm' <<<"$available" || true)
 
 # What all backends built in add to recording an op: of the two builds the fastest pass in each of a few turns, for the
 # machine's speed changes from second to second; microseconds for 1000 ops, as all of dispatch's rows.
@@ -62,6 +62,19 @@ peers_for_peers() {
     [ -e "$peers/ready" ] || { echo "installing PyTorch and JAX ..." >&2 && bash "$here/install.sh" "$peers" >&2; } ||
         return 0
     export KILN_TEST_PYTHON=$peers/bin/python KILN_TEST_PEERS=$here KILN_TEST_MKL=$peers/mkl_any_vendor.so
+}
+
+# llama.cpp for bench/peers/llm.c, built for this processor, and the folder of its models.
+peer_for_llm() {
+    local peer=$folder/../llamacpp
+    mkdir -p "$folder/../llm"
+    export KILN_TEST_LLM=$folder/../llm
+    if ! [ -e "$peer/ready" ]; then
+        echo "installing llama.cpp ..." >&2
+        python3 -m venv "$peer" && CMAKE_ARGS=-DGGML_NATIVE=ON "$peer/bin/pip" install --quiet llama-cpp-python &&
+            touch "$peer/ready" || return 0
+    fi
+    export KILN_TEST_PYTHON=$peer/bin/python KILN_TEST_LLM_TURNS=$folder/../../bench/peers/llm_turns.py
 }
 
 # PyTorch for bench/gpu/gpu_steps.c: the python3 that is there, if its PyTorch has a GPU.  Nothing is installed.
@@ -142,6 +155,7 @@ for name in "${names[@]}"; do
     # an installation of peers is used, but not made for the one case of `symbols` that has them
     if [ "$name" = symbols ] && [ -e "$folder/../peers/ready" ]; then peers_for_peers; fi
     if [ "$name" = peers ] || [ "$name" = gpt2 ]; then peers_for_peers; fi
+    if [ "$name" = llm ]; then peer_for_llm; fi
     if [ "$name" = gpu_steps ]; then torch_for_gpu; fi
     if [ "$name" = gpt2 ]; then llmc_for_gpt2; fi
     if [ "$name" = peers ]; then

@@ -23,8 +23,8 @@ wanted() { case $1 in $only) ;; *) return 1 ;; esac }
 # ---- benchmarks: rows with numbers, or with the reason why there are none ----
 
 # peers, models and weights are not there, and nothing is installed
-unset KILN_TEST_PYTHON KILN_TEST_PEERS KILN_TEST_MODELS KILN_TEST_LLMC
-export KILN_TEST_GPT2="$tmp"
+unset KILN_TEST_PYTHON KILN_TEST_PEERS KILN_TEST_MODELS KILN_TEST_LLMC KILN_TEST_LLM_TURNS
+export KILN_TEST_GPT2="$tmp" KILN_TEST_LLM="$tmp"
 gpu=yes
 if "$B/kiln" devices | grep -qE '^vulkan:0 *-' && "$B/kiln" devices | grep -qE '^cuda:0 *-' &&
     "$B/kiln" devices | grep -qE '^hip:0 *-'; then gpu=; fi

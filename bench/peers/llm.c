@@ -1,0 +1,277 @@
+/* A Llama of 1.24 billion random parameters (the shape of Llama 3.2 1B) beside llama.cpp, in alternation, on one and on
+ * two threads: a prompt of 256 tokens, and one token more behind it, with weights of each type.  A row's baseline is
+ * llama.cpp, its ratio that one's time over Kiln's; its limit is reading the weights once at the speed of memory.
+ *
+ * It writes its models, GGUF files, into the folder that KILN_TEST_LLM names (6 GB).  llama.cpp runs in a process of
+ * its own, by the Python that KILN_TEST_PYTHON names (llm_turns.py); `./run bench llm` installs it into
+ * build/llamacpp. */
+#define _GNU_SOURCE
+#include "bench/bench.h"
+#include "bench/peers/peer.h"
+#include "examples/llm/llm.h"
+#include <math.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PROMPT = 256, TOKENS = 16, ROUNDS = 5, STREAM = 1 << 25 };
+
+struct llama_shape { int64_t layers, width, heads, kv_heads, hidden, vocabulary; };
+static const struct llama_shape large = {16, 2048, 32, 8, 8192, 128256}, small = {2, 256, 4, 2, 512, 512};
+static const char *const types[] = {"F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"};
+
+/* ---- the models ---- */
+
+struct weight { const char *name; int64_t rows, columns; };
+
+/* The tensors of one layer, and of the model; rows 0: a vector. */
+enum { IN_LAYER = 9, WEIGHTS = 12 };
+static void shape_weights(const struct llama_shape *s, struct weight w[WEIGHTS])
+{
+    int64_t kv = s->width / s->heads * s->kv_heads;
+    const struct weight all[WEIGHTS] = {
+        {"attn_norm.weight", 0, s->width}, {"ffn_norm.weight", 0, s->width}, {"attn_q.weight", s->width, s->width},
+        {"attn_k.weight", kv, s->width}, {"attn_v.weight", kv, s->width}, {"attn_output.weight", s->width, s->width},
+        {"ffn_gate.weight", s->hidden, s->width}, {"ffn_up.weight", s->hidden, s->width},
+        {"ffn_down.weight", s->width, s->hidden}, {"output_norm.weight", 0, s->width},
+        {"token_embd.weight", s->vocabulary, s->width}, {"output.weight", s->vocabulary, s->width}};
+    memcpy(w, all, sizeof all);
+}
+
+static float *random_floats(int64_t n, double mean, double spread)
+{
+    float *x = malloc((size_t)n * sizeof *x);
+    uint32_t state = 12345;
+    for (int64_t i = 0; x && i < n; i++) {
+        double sum = 0;
+        for (int k = 0; k < 4; k++)
+            sum += (double)(int32_t)(state = state * 1664525 + 1013904223) / 2147483648.0;
+        x[i] = (float)(mean + spread * sum);
+    }
+    return x;
+}
+
+/* One layer and the model's own tensors, quantized; all layers of the model have these elements. */
+static bool write_parts(const struct llama_shape *s, const char *type, const char *path)
+{
+    struct weight w[WEIGHTS];
+    kl_file_item items[WEIGHTS];
+    int64_t dims[WEIGHTS][2];
+    float *data[WEIGHTS] = {0};
+    bool ok = true;
+    shape_weights(s, w);
+    for (int i = 0; i < WEIGHTS; i++) {
+        int64_t n = (w[i].rows ? w[i].rows : 1) * w[i].columns;
+        data[i] = random_floats(n, w[i].rows ? 0 : 1, w[i].rows ? 0.8 / sqrt((double)w[i].columns) : 0.1);
+        ok = ok && data[i];
+        dims[i][0] = w[i].rows ? w[i].rows : w[i].columns, dims[i][1] = w[i].columns;
+        items[i] = (kl_file_item){.name = w[i].name, .dtype = KL_F32, .rank = w[i].rows ? 2 : 1, .dims = dims[i],
+                                  .data = data[i], .type = w[i].rows ? type : NULL};
+    }
+    ok = ok && kl_file_write_with(path, KL_FILE_GGUF, WEIGHTS, items, NULL) == KL_OK;
+    for (int i = 0; i < WEIGHTS; i++)
+        free(data[i]);
+    return ok;
+}
+
+static bool write_model(const struct llama_shape *s, const char *type, const char *parts, const char *path)
+{
+    struct weight w[WEIGHTS];
+    int64_t n = 0, count = s->layers * IN_LAYER + WEIGHTS - IN_LAYER;
+    double numbers[] = {(double)s->layers, (double)s->width, (double)s->heads, (double)s->kv_heads, (double)s->hidden,
+                        PROMPT * 2, (double)s->vocabulary, (double)(s->width / s->heads)};
+    static const char *const keys[] = {"llama.block_count", "llama.embedding_length", "llama.attention.head_count",
+                                       "llama.attention.head_count_kv", "llama.feed_forward_length",
+                                       "llama.context_length", "llama.vocab_size", "llama.rope.dimension_count"};
+    enum { KEYS = sizeof keys / sizeof *keys };
+    uint32_t values[KEYS];
+    float eps = 1e-5F;
+    kl_file_value meta[KEYS + 3] = {{.key = "general.architecture", .text = "llama"},
+                                    {.key = "tokenizer.ggml.model", .text = "no_vocab"},
+                                    {.key = "llama.attention.layer_norm_rms_epsilon", .dtype = KL_F32, .data = &eps}};
+    for (int i = 0; i < KEYS; i++) {
+        values[i] = (uint32_t)numbers[i];
+        meta[i + 3] = (kl_file_value){.key = keys[i], .dtype = KL_U32, .data = &values[i]};
+    }
+    kl_file *from = write_parts(s, type, parts) ? kl_file_open(parts) : NULL;
+    kl_file_item *items = calloc((size_t)count, sizeof *items);
+    char (*names)[64] = calloc((size_t)count, sizeof *names);
+    shape_weights(s, w);
+    for (int64_t layer = 0; items && names && layer < s->layers; layer++)
+        for (int i = 0; i < IN_LAYER; i++, n++) {
+            snprintf(names[n], sizeof names[n], "blk.%d.%s", (int)layer, w[i].name);
+            items[n] = (kl_file_item){.name = names[n], .file = from, .from = w[i].name};
+        }
+    for (int i = IN_LAYER; items && i < WEIGHTS; i++)
+        items[n++] = (kl_file_item){.name = w[i].name, .file = from};
+    kl_file_write_options options = {.nmeta = KEYS + 3, .meta = meta};
+    bool ok = from && items && names && kl_file_write_with(path, KL_FILE_GGUF, count, items, &options) == KL_OK;
+    kl_file_close(from);
+    unlink(parts);
+    free(items), free(names);
+    return ok;
+}
+
+/* Writes the model of a type unless it is there, and gives its path. */
+static bool model_path(const struct bench *b, const char *type, char path[512])
+{
+    const char *folder = getenv("KILN_TEST_LLM");
+    char parts[512];
+    struct stat st;
+    snprintf(path, 512, "%s/llama-%s-%s.gguf", folder ? folder : "/tmp", b->smoke ? "small" : "1.2b", type);
+    snprintf(parts, sizeof parts, "%.500s.parts", path);
+    if (stat(path, &st) == 0)
+        return true;
+    fprintf(stderr, "bench_llm: writing %s ...\n", path);
+    return write_model(b->smoke ? &small : &large, type, parts, path);
+}
+
+/* ---- Kiln ---- */
+
+struct run {
+    struct llm m;
+    struct llm_cache cache;
+    kl_step *prompt, *token;
+    int32_t ids[PROMPT];
+};
+
+/* The step of n tokens: their ids i32 [1, n] and the position of the first, i32 [1], give the most likely next one. */
+static kl_step *record_step(struct run *r, int64_t n)
+{
+    int32_t zero = 0;
+    kl_trace_begin(n == 1 ? "token" : "prompt");
+    kl_tensor ids = kl_input(r->m.device, KL_I32, 2, (int64_t[]){1, n}, r->ids);
+    kl_tensor at = kl_input(r->m.device, KL_I32, 1, (int64_t[]){1}, &zero);
+    kl_tensor hidden = llm_hidden(&r->m, ids, at, &r->cache);
+    kl_keep(kl_argmax(llm_logits(&r->m, kl_narrow(hidden, 1, n - 1, 1)), -1));
+    return kl_trace_end_step(2, (kl_tensor[]){ids, at});
+}
+
+static bool run_step(const struct run *r, kl_step *step, int64_t n, int32_t at)
+{
+    kl_tensor next, in[2] = {kl_input(r->m.device, KL_I32, 2, (int64_t[]){1, n}, r->ids),
+                             kl_input(r->m.device, KL_I32, 1, (int64_t[]){1}, &at)};
+    bool ok = kl_step_run(step, 2, in, 0, NULL, 1, &next) == KL_OK && kl_item_i64(next) >= 0;
+    kl_release(in[0]), kl_release(in[1]), kl_release(next);
+    return ok;
+}
+
+static void run_close(struct run *r)
+{
+    kl_step_free(r->prompt), kl_step_free(r->token);
+    llm_cache_deinit(&r->cache);
+    llm_close(&r->m);
+}
+
+static bool run_open(struct run *r, kl_device device, const char *path)
+{
+    *r = (struct run){0};
+    if (!llm_open(&r->m, device, path))
+        return false;
+    for (int i = 0; i < PROMPT; i++)
+        r->ids[i] = (int32_t)((i * 7919 + 13) % r->m.vocabulary);
+    if (!llm_cache_init(&r->cache, &r->m, 1, PROMPT + TOKENS * 2))
+        return false;
+    r->prompt = record_step(r, PROMPT);
+    r->token = r->prompt ? record_step(r, 1) : NULL;
+    return r->token && run_step(r, r->prompt, PROMPT, 0) && run_step(r, r->token, 1, PROMPT);
+}
+
+/* Seconds of a prompt, or of a token. */
+static double kiln_turn(const struct run *r, bool prompt)
+{
+    double start = measure_now();
+    bool ok = true;
+    for (int i = 0; i < (prompt ? 1 : TOKENS); i++)
+        ok = ok && run_step(r, prompt ? r->prompt : r->token, prompt ? PROMPT : 1, prompt ? 0 : PROMPT + i);
+    return ok ? (measure_now() - start) / (prompt ? 1 : TOKENS) : -1;
+}
+
+/* ---- rows ---- */
+
+static void start_llamacpp(struct peer *p, int threads)
+{
+    const char *python = getenv("KILN_TEST_PYTHON"), *script = getenv("KILN_TEST_LLM_TURNS");
+    *p = (struct peer){.why = "llama.cpp is not installed"};
+    if (python && script)
+        peer_start(p, threads, NULL, (char *[]){(char *)python, (char *)script, NULL});
+}
+
+/* Bytes of all weights that a token reads. */
+static double weight_bytes(const struct llm *m)
+{
+    double bytes = 0;
+    kl_file_entry e;
+    for (int64_t i = 0; i < kl_file_count(m->file[0]); i++)
+        if (kl_file_get(m->file[0], (uint32_t)i, &e) == KL_OK && strcmp(e.name, "token_embd.weight") != 0)
+            bytes += (double)e.bytes;
+    return bytes;
+}
+
+/* Seconds that reading `bytes` takes on this many threads at the speed of memory: of one thread, measured now. */
+static double read_time(float *array, double bytes)
+{
+    double start = measure_now();
+    array[0] = limit_sum(array, 0, STREAM);
+    return (measure_now() - start) * bytes / (STREAM * sizeof(float));
+}
+
+static bool measure_type(struct bench *b, kl_device device, const char *type, int threads)
+{
+    char path[512], name[64], line[64];
+    struct run r;
+    struct peer p;
+    float *array = limit_array(STREAM);
+    if (!model_path(b, type, path) || !array)
+        return false;
+    bool ok = run_open(&r, device, path);
+    start_llamacpp(&p, threads);
+    for (int prompt = 0; prompt < 2 && ok; prompt++) {
+        struct samples own = {0}, peer = {0}, limit = {0};
+        double ratios[ROUNDS];
+        int n = 0, rounds = bench_rounds(b, ROUNDS);
+        for (int i = 0; i < rounds && ok; i++) {
+            double took = kiln_turn(&r, prompt), other = -1;
+            ok = took > 0;
+            samples_add(&own, took);
+            samples_add(&limit, read_time(array, weight_bytes(&r.m)));
+            if (peer_ask(&p, line, sizeof line, "%d %s %d %s", threads, prompt ? "prompt" : "token",
+                         prompt ? PROMPT : TOKENS, path))
+                other = strtod(line, NULL);
+            if (other > 0) {
+                samples_add(&peer, other);
+                ratios[n++] = other / took;
+            }
+        }
+        snprintf(name, sizeof name, "%s-%s", prompt ? "prompt" : "token", type);
+        double least = prompt ? 0 : samples_median(&limit) * 1e6;
+        struct result *row = bench_add(b, name, "kiln", threads, &own, "us", 0, least);
+        if (n) {
+            bench_baseline(row, "llama.cpp", measure_quantile(ratios, n, 0.5));
+            bench_add(b, name, "llama.cpp", threads, &peer, "us", 0, 0);
+        } else {
+            bench_missing(b, name, "llama.cpp", threads, p.why);
+        }
+    }
+    peer_end(&p);
+    run_close(&r);
+    limit_array_free(array, STREAM);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    if (!bench_open(&b, "llm", argc, argv))
+        return b.status;
+    kl_device device = bench_device(&b);
+    for (int threads = 1; threads <= 2; threads++)
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            if (!bench_wants(&b, types[i]))
+                continue;
+            kl_set_option("threads", threads);
+            if (!measure_type(&b, device, types[i], threads))
+                return bench_fail(&b, types[i]);
+        }
+    return bench_close(&b);
+}
