@@ -56,8 +56,12 @@ const struct backend *backend_get(const char *name, struct err *e);
 const char *backend_name(unsigned i); /* of backends.def, from 0; NULL: there are no more */
 /* The file that backend_get would open; false: there is none. */
 bool backend_file(const char *name, char *path, size_t size);
+
+/* ---- library.c ---- */
 /* A function of one of Kiln's own libraries, which is searched beside libkiln.so and never closed. */
 bool library_entry(const char *what, const char *library, const char *entry, void **out, struct err *e);
+/* The path of such a library; false: the system's loader may still find it elsewhere. */
+bool library_file(const char *library, char *path, size_t size);
 
 /* ---- identity.c ---- */
 /* A text that identifies code generator `name` and this processor without opening the generator, except for files that

@@ -190,6 +190,17 @@ check 'nothing but headers stands between the headers' sh -c \
     "! find '$tmp'/root/include -type f ! -name '*.h' ! -name '*.hpp' | grep ."
 check 'the manual page' grep -q '^.TH KILN 1' "$tmp/root/share/man/man1/kiln.1"
 check 'the command' sh -c "'$tmp/root/bin/kiln' dump '$tmp/user/or.kir' --bind n=4 --stage asm | grep -q ret"
+# without the code generators of GPUs, which are opened when one is asked for, all else works
+gpu=$(find "$tmp/root" -name libkiln-gpu.so)
+check 'the code generators of GPUs' sh -c \
+    "'$tmp/root/bin/kiln' dump '$tmp/user/or.kir' --bind n=4 --stage source --target hip | grep -q __global__"
+check 'they are a library beside the others' test "${gpu%/*}" = "$(dirname "$(find "$tmp/root" -name libkiln.so)")"
+mv "$gpu" "$tmp/elsewhere.so"
+check 'the error where they are missing' sh -c \
+    "'$tmp/root/bin/kiln' dump '$tmp/user/or.kir' --bind n=4 --stage source --target hip 2>&1 |
+    grep -E '^kiln: code generators of GPUs: libkiln-gpu.so: cannot open .*, nor is it at .*/libkiln-gpu.so$'"
+check 'the CPU without them' sh -c "[ \"\$('$tmp/user/build/later')\" = 12 ]"
+mv "$tmp/elsewhere.so" "$gpu"
 check 'the first needs no shared library of Kiln or LLVM' sh -c "! ldd '$tmp/user/build/ahead' | grep -iE 'kiln|llvm'"
 echo "$p passed, $f failed, $s skipped"
 [ "$f" -eq 0 ]

@@ -1,100 +1,10 @@
 /* Compiles a kernel to source text and to a binary, with a header that a launch needs. */
-#include "build.h"
 #include "codegen/gpu/compilers/compile.h"
+#include "codegen/gpu_code.h"
 #include "gpu_sources.h"
 #include "source.h"
 #include <pthread.h>
-#include <stddef.h>
 #include <string.h>
-
-struct gpu_image_head {
-    char magic[8];
-    uint32_t threads, nbuf, dynamic_bytes, nview;
-    char function[24];
-    struct hash128 module;         /* as in struct gpu_code */
-    uint64_t size;                 /* size of the binary; 0 if it is a module's.  Before the binary come the bytes of
-                                      `local`, one per buffer, padded to a multiple of 8, and the views */
-};
-static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '4'};
-
-static size_t round_up_8(size_t n) { return (n + 7) & ~(size_t)7; }
-
-static bool read_head(const struct code *c, struct gpu_image_head *h)
-{
-    if (c->size < sizeof *h)
-        return false;
-    memcpy(h, c->bytes, sizeof *h);
-    return !memcmp(h->magic, magic, sizeof magic);
-}
-
-bool gpu_code_module(const struct code *c, struct hash128 *module)
-{
-    struct gpu_image_head h;
-    *module = read_head(c, &h) ? h.module : (struct hash128){0};
-    return module->lo || module->hi;
-}
-
-bool gpu_code_open(const struct code *c, const struct code *module, struct gpu_code *out, struct err *e)
-{
-    struct gpu_image_head h;
-    bool ok = read_head(c, &h), shared = ok && (h.module.lo || h.module.hi);
-    size_t before = ok ? sizeof h + round_up_8(h.nbuf) + h.nview * sizeof(struct gpu_view) : 0;
-    if (!ok || c->size < before || c->size - before != h.size || !h.threads || h.threads > MAX_THREADS ||
-        h.nview > h.nbuf || !memchr(h.function, 0, sizeof h.function) || (shared && !module))
-        return err_set(e, KL_ERR_COMPILE, "the code of a kernel for a GPU is damaged");
-    const char *at = c->bytes;
-    const uint8_t *local = (const uint8_t *)at + sizeof h;
-    *out = (struct gpu_code){.threads = h.threads, .nbuf = h.nbuf, .dynamic_bytes = h.dynamic_bytes, .local = local,
-                             .view = (const void *)(local + round_up_8(h.nbuf)), .nview = h.nview,
-                             .function = at + offsetof(struct gpu_image_head, function), .module = h.module,
-                             .binary = shared ? module->bytes : at + before, .size = shared ? module->size : h.size};
-    return true;
-}
-
-/* View number b of the kernel. */
-static struct gpu_view view_of(const struct kernel *k, const struct source_info *info, uint32_t b)
-{
-    const struct lbuf *l = &k->buf[b];
-    struct gpu_view v = {.dtype = l->dtype, .cols = PANEL_COLUMNS, .first = l->first};
-    for (uint32_t of = 0; of < l->id; of++)
-        v.argument += !info->local[of];
-    for (val i = 1; i < k->ninst; i++)
-        if (k->inst[i].op == L_COPY_PANEL && k->inst[i].imm >> 32 == b)
-            v.rows = k->buf[(uint32_t)k->inst[i].imm].panel_rows;
-    memcpy(v.size, l->size, sizeof v.size);
-    memcpy(v.step, l->step, sizeof v.step);
-    return v;
-}
-
-/* binary: of this kernel alone; NULL: it is in the module with this hash. */
-static bool gpu_build_join(const struct source_info *info, const struct kernel *k, const char *function,
-                           const struct code *binary, struct hash128 module, struct code *out, struct err *e)
-{
-    uint32_t nbuf = k->nbuf, nview = 0;
-    for (uint32_t b = 0; b < nbuf; b++)
-        nview += k->buf[b].role == BUF_VIEW;
-    struct gpu_image_head h = {.nview = nview, .threads = info->threads, .nbuf = nbuf, .dynamic_bytes =
-        info->dynamic_bytes,
-                     .module = module, .size = binary ? binary->size : 0};
-    memcpy(h.magic, magic, sizeof magic);
-    snprintf(h.function, sizeof h.function, "%s", function);
-    size_t before = sizeof h + round_up_8(nbuf) + nview * sizeof(struct gpu_view);
-    out->size = before + h.size;
-    char *p = out->bytes = mem_alloc(out->size); /* the memory is zero */
-    if (!p)
-        return err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
-    memcpy(p, &h, sizeof h);
-    for (uint32_t b = 0; b < nbuf; b++)
-        p[sizeof h + b] = info->local[b];
-    for (uint32_t b = 0, n = 0; b < nbuf; b++)
-        if (k->buf[b].role == BUF_VIEW) {
-            struct gpu_view v = view_of(k, info, b);
-            memcpy(p + sizeof h + round_up_8(nbuf) + n++ * sizeof v, &v, sizeof v);
-        }
-    if (binary)
-        memcpy(p + before, binary->bytes, binary->size);
-    return true;
-}
 
 static bool gpu_build_build(const struct kernel *k, const char *language, const char *arch, const char *features,
                             enum emit_kind kind,
@@ -121,7 +31,7 @@ static bool gpu_build_build(const struct kernel *k, const char *language, const 
     if (ok && kind == EMIT_ASM)
         *out = binary;
     else if (ok)
-        ok = gpu_build_join(&info, k, "kernel", &binary, (struct hash128){0}, out, e);
+        ok = gpu_code_join(&info, k, "kernel", &binary, (struct hash128){0}, out, e);
     if (!ok || kind != EMIT_ASM)
         mem_free(binary.bytes);
     source_info_free(&info);
@@ -144,7 +54,7 @@ static bool gpu_build_module(const struct kernel *const *k, uint32_t n, const ch
     if (!info)
         return d && c ? err_set(e, KL_ERR_MEMORY, "out of memory compiling %u kernels", n) : false;
     const struct dialect own = dialect_for(d, features);
-    char (*function)[sizeof((struct gpu_image_head *)0)->function] = mem_alloc((n + 1) * sizeof *function);
+    char (*function)[GPU_FUNCTION_SIZE] = mem_alloc((n + 1) * sizeof *function);
     bool ok = function || err_set(e, KL_ERR_MEMORY, "out of memory compiling %u kernels", n);
     dialect_prelude(&own, features, &source);
     for (uint32_t i = 0; ok && i < n; i++) {
@@ -154,7 +64,7 @@ static bool gpu_build_module(const struct kernel *const *k, uint32_t n, const ch
     ok = ok && c->compile(source.s, arch, GPU_BINARY, module, e);
     const struct hash128 hash = ok ? bytes_hash(module->bytes, module->size) : (struct hash128){0};
     for (uint32_t i = 0; ok && i < n; i++)
-        ok = gpu_build_join(&info[i], k[i], function[i], NULL, hash, &out[i], e);
+        ok = gpu_code_join(&info[i], k[i], function[i], NULL, hash, &out[i], e);
     for (uint32_t i = 0; i < n; i++) {
         source_info_free(&info[i]);
         if (!ok)
@@ -251,35 +161,3 @@ const struct backend backend_hip = {.name = "hip", .abi = KERNEL_ABI, .version =
 const struct backend backend_vulkan = {.name = "vulkan", .abi = KERNEL_ABI, .version = vulkan_version,
                                        .compile = vulkan_any,
                                        .compile_for = vulkan_for};
-
-/* ---- plug-ins ---- */
-
-static bool plugin_text(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
-{
-    char *text = kernel_text(k);
-    struct source_info info = {.threads = 1, .local = mem_alloc(k->nbuf + 1)};
-    *out = (struct code){0};
-    bool ok = (text && info.local) || err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
-    struct code binary = {text, ok ? strlen(text) + 1 : 0};
-    if (ok && kind == EMIT_OBJECT)
-        ok = gpu_build_join(&info, k, "kernel", &binary, (struct hash128){0}, out, e);
-    else if (ok) /* there is no other stage: a plug-in gets the kernel's text */
-        *out = (struct code){text, binary.size - 1};
-    if (!ok || kind == EMIT_OBJECT)
-        mem_free(text);
-    source_info_free(&info);
-    return ok;
-}
-
-static bool plugin_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
-                       struct err *e)
-{
-    (void)target;
-    return plugin_text(k, kind, out, e);
-}
-
-static const char *plugin_version(void) { return "plug-in, sources " GPU_SOURCES; }
-
-const struct backend backend_plugin = {.name = "plug-in", .abi = KERNEL_ABI, .version = plugin_version,
-                                       .compile = plugin_text,
-                                       .compile_for = plugin_for};

@@ -16,6 +16,8 @@
  * without scratch in shared memory; each other scratch buffer needs `count` elements for each block of the grid. */
 #ifndef KILN_SOURCE_H
 #define KILN_SOURCE_H
+#include "codegen/gpu_code.h"
+#include "codegen/gpu_codegen.h"
 #include "ir/loop/loop.h"
 #include "ir/text/text.h"
 
@@ -48,14 +50,6 @@ struct matrix_unit {
  * copies (sm_80 and later: kernels with copies are only made for these). */
 enum source_copies { COPIES_LATE, COPIES_ASYNC };
 
-/* A word of the features of a device whose driver makes no tensor maps, so that kernels cannot copy panels. */
-#define NO_TENSOR_MAPS "-tensor_maps"
-
-/* Words of the features of a Vulkan device with VK_KHR_cooperative_matrix, for factors of f16 and of bf16: they are
- * followed by MxNxK.  If both are there, they have the same lengths. */
-#define VULKAN_MATRIX_F16 "+matrix_f16_"
-#define VULKAN_MATRIX_BF16 "+matrix_bf16_"
-
 struct dialect {
     const char *name;
     const char *prelude, *halves; /* emitted once, before kernels; halves: the functions of ir/math/half.inc */
@@ -84,14 +78,6 @@ struct dialect {
     const struct matrix_unit *matrix[MMA_UNITS], *matrix_async;
     struct mma_caps opaque;       /* the opaque unit of the device; subgroup 0: none */
     const char *arch;             /* the architecture that is compiled for without a device */
-};
-
-/* What a launch must know of a kernel's source. */
-struct source_info {
-    uint32_t threads;             /* threads of a block */
-    uint32_t shared_bytes;
-    uint32_t dynamic_bytes;       /* the part of shared_bytes that the launch must give */
-    bool *local;                 /* per buffer: declared in the function, so it is not an argument */
 };
 
 /* ---- dialect.c ---- */
@@ -129,5 +115,17 @@ void source_info_free(struct source_info *i);
 int64_t source_steps(const struct kernel *k, const struct phase *p);
 /* Appends a whole file: the prelude and one kernel named `kernel`. */
 bool source_file(const struct kernel *k, const struct dialect *d, struct text *out, struct err *e);
+
+/* ---- build.c ---- */
+/* compile_for: compiles for a device with these caps; for cuda and hip the architecture is the first word of its
+ * features.  compile: compiles for a device with all features and the default architecture. */
+extern const struct backend backend_cuda, backend_hip, backend_vulkan;
+
+/* ---- target.c: struct gpu_codegen's functions of these names ---- */
+bool target_caps(const char *target, struct caps *out, struct err *e);
+bool target_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f,
+                  struct err *e);
+bool device_print(const struct kernel *const *k, uint32_t n, const char *language, const char *features,
+                  const char *stage, FILE *f, struct err *e);
 
 #endif

@@ -1,7 +1,7 @@
 /* Devices with a driver.  Each is opened once, tested with a small kernel, and has a lock for the threads that use it.
  * In a child of fork the devices that the parent has opened cannot be used: every operation on them fails. */
 #define _GNU_SOURCE /* for recursive mutexes */
-#include "codegen/gpu/source.h"
+#include "codegen/gpu_codegen.h"
 #include "plugin.h"
 #include "runtime/runtime.h"
 #include <math.h>
@@ -16,6 +16,8 @@ enum { MAX_WORK = 256 << 20 };   /* bytes of scratch of all blocks of a launch; 
 struct accelerator {
     const struct driver *driver;
     struct driver_device *device;
+    const struct gpu_codegen *codegen;
+    const struct backend *backend;
     struct caps caps;
     uint32_t dtypes;
     int number;
@@ -57,6 +59,7 @@ struct accelerator *accelerator_get(int device)
 const struct caps *accelerator_caps(const struct accelerator *a) { return &a->caps; }
 uint32_t accelerator_dtypes(const struct accelerator *a) { return a->dtypes; }
 const struct driver *accelerator_driver(const struct accelerator *a) { return a->driver; }
+const struct backend *accelerator_backend(const struct accelerator *a) { return a->backend; }
 struct driver_device *accelerator_device(const struct accelerator *a) { return a->device; }
 void *accelerator_stream(const struct accelerator *a)
 {
@@ -94,7 +97,7 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
                                        const struct code *module, struct err *e)
 {
     struct gpu_code g;
-    int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k, NULL) + 1 : 0;
+    int64_t limit = a->caps.loop_limit, steps = limit ? a->codegen->loop_iterations(k) + 1 : 0;
     if (limit && steps > limit) {
         err_set(e, KL_ERR_DEVICE,
                 "%s: kernel %s has up to %lld loop iterations a thread, and this device's driver ends loops after %lld "
@@ -180,7 +183,7 @@ static bool trial_code(const struct accelerator *a, const struct kernel *k, stru
     struct caps whole = a->caps; /* compiled with the device's fma, which the test measures */
     size_t n = strlen(whole.features);
     snprintf(whole.features + n, sizeof whole.features - n, "+fma");
-    return a->driver->backend->compile_for(k, &whole, EMIT_OBJECT, code, e);
+    return a->backend->compile_for(k, &whole, EMIT_OBJECT, code, e);
 }
 
 static bool trial_run(struct accelerator *a, const struct device_kernel *k, const float *in, float *out, struct err *e)
@@ -228,13 +231,12 @@ static void try_matrices(struct accelerator *a)
     static const struct { const char *word; unsigned dtype; } unit[] = {{VULKAN_MATRIX_F16, KL_F16},
                                                                         {VULKAN_MATRIX_BF16, KL_BF16}};
     uint32_t works = strstr(a->caps.features, "+matrix_") ? accelerator_try_matrices(a) : 0;
-    struct err e = {0};
     for (unsigned i = 0; i < sizeof unit / sizeof *unit; i++) {
         char *at = strstr(a->caps.features, unit[i].word);
         if (at && !(works >> unit[i].dtype & 1))
             *at = '-';
     }
-    dialect_architecture(dialect_find(a->driver->dialect, &e), a->caps.features, &a->caps);
+    a->codegen->device_features(a->driver->dialect, &a->caps);
 }
 
 static void make_lock(struct accelerator *a)
@@ -246,6 +248,15 @@ static void make_lock(struct accelerator *a)
     pthread_mutexattr_destroy(&recursive);
 }
 
+/* Its code generator, and what is known of a device of its language. */
+static bool accelerator_find_codegen(struct accelerator *a, struct err *e)
+{
+    const struct driver *d = a->driver;
+    a->codegen = gpu_codegen(e);
+    a->backend = !a->codegen ? NULL : d->backend ? d->backend : a->codegen->backend(d->dialect, e);
+    return a->backend && a->codegen->any_device(d->dialect, &a->caps, e);
+}
+
 static struct accelerator *open_one(int device, struct err *e)
 {
     const struct driver *driver = driver_of(device);
@@ -253,6 +264,8 @@ static struct accelerator *open_one(int device, struct err *e)
         err_set(e, KL_ERR_DEVICE, "%s", driver->absent);
         return NULL;
     }
+    if (!driver->count(e)) /* before the code generator's library is opened for nothing */
+        return NULL;
     struct accelerator *a = mem_alloc(sizeof *a);
     if (!a) {
         err_set(e, KL_ERR_MEMORY, "no memory to open it");
@@ -261,14 +274,13 @@ static struct accelerator *open_one(int device, struct err *e)
     make_lock(a);
     a->number = device;
     a->driver = driver;
-    dialect_caps(dialect_find(driver->dialect, e), &a->caps);
-    a->device = driver->open((unsigned)(device % DEVICES_A_KIND), &a->caps, e);
+    if (accelerator_find_codegen(a, e))
+        a->device = driver->open((unsigned)(device % DEVICES_A_KIND), &a->caps, e);
     if (!a->device) {
         mem_free(a);
         return NULL;
     }
-    dialect_limits(dialect_find(driver->dialect, e), a->caps.features, &a->caps);
-    dialect_architecture(dialect_find(driver->dialect, e), a->caps.features, &a->caps);
+    a->codegen->device_features(driver->dialect, &a->caps);
     for (unsigned t = 0; t < KL_DTYPE_COUNT; t++) {
         char feature[16];
         snprintf(feature, sizeof feature, "+%s", dtype_name(t));
@@ -338,7 +350,7 @@ static void no_drop(struct driver_device *d) { (void)d; }
 
 static void make_orphan(struct accelerator *a)
 {
-    a->orphan = (struct driver){.name = a->driver->name, .dialect = a->driver->dialect, .backend = a->driver->backend,
+    a->orphan = (struct driver){.name = a->driver->name, .dialect = a->driver->dialect,
                                 .count = a->driver->count, .open = a->driver->open, .alloc = no_alloc,
                                     .release = no_release,
                                 .load = no_load, .unload = no_unload, .launch = no_launch, .copy = no_copy,

@@ -2,8 +2,8 @@
  * use the process's primary context, so that memory can be shared with other CUDA code of the process. */
 #include "driver.h"
 #ifdef KILN_CUDA
-#include "codegen/gpu/compilers/compile.h"
-#include "codegen/gpu/source.h"
+#include "codegen/gpu_codegen.h"
+#include "devices.h"
 #include "stream.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -141,7 +141,10 @@ static bool cuda_initialize(struct err *e)
     if (library.version(&version) || version < MIN_VERSION)
         return err_set(e, KL_ERR_DEVICE, "the driver is too old: it is for CUDA %d.%d, 11.4 is the least",
                        version / 1000, version % 1000 / 10);
-    gpu_driver_version(version / 1000);
+    const struct gpu_codegen *codegen = gpu_codegen(e);
+    if (!codegen)
+        return false;
+    codegen->driver_version(version / 1000);
     r = library.count(&devices);
     return (!r && devices) || err_set(e, KL_ERR_DEVICE, r ? "cuDeviceGetCount gives %s" : "there is no NVIDIA GPU",
                                       cuda_error_text(r));
@@ -195,9 +198,8 @@ static struct driver_device *cuda_open_device(unsigned index, struct caps *caps,
     return stream_open(&library, index, caps, cuda_describe, release_context, e);
 }
 
-const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .count = cuda_count,
-                                   .open = cuda_open_device, STREAM_DRIVER};
+const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .count = cuda_count, .open = cuda_open_device,
+                                   STREAM_DRIVER};
 #else
-const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda,
-                                   .absent = "CUDA is not built into this Kiln"};
+const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .absent = "CUDA is not built into this Kiln"};
 #endif

@@ -61,7 +61,7 @@ const struct backend *device_backend(int device, struct caps *caps)
     if (caps) memset(caps, 0, sizeof *caps);
     struct accelerator *a = accelerator_get(device);
     if (a && caps) *caps = *accelerator_caps(a);
-    if (a) return accelerator_driver(a)->backend;
+    if (a) return accelerator_backend(a);
     if (device != DEVICE_CPU) return NULL;
     pthread_once(&cpu_once, probe_cpu);
     if (caps) *caps = cpu_caps;

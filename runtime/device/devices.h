@@ -65,6 +65,7 @@ void *accelerator_stream(const struct accelerator *a); /* the CUstream or hipStr
 const struct caps *accelerator_caps(const struct accelerator *a);
 uint32_t accelerator_dtypes(const struct accelerator *a); /* as a set of bits */
 const struct driver *accelerator_driver(const struct accelerator *a);
+const struct backend *accelerator_backend(const struct accelerator *a); /* its code generator */
 struct driver_device *accelerator_device(const struct accelerator *a);
 /* One thread at a time uses a device; the same thread may lock it several times.  A thread that needs several devices
  * locks them in the order of their numbers. */
@@ -92,6 +93,11 @@ void accelerator_unload(struct accelerator *a, struct device_kernel *k);
 uint32_t accelerator_try_matrices(struct accelerator *a);
 /* The number of blocks of a launch of `extent` iterations. */
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent);
+
+/* ---- gpu.c ---- */
+/* The code generators of GPUs (codegen/gpu_codegen.h), their library opened on the first call; NULL: *e says why. */
+struct gpu_codegen;
+const struct gpu_codegen *gpu_codegen(struct err *e);
 
 /* ---- gpu.c: kernels in the languages of GPUs: "cuda" (also NULL), "hip" or "glsl" (also "vulkan"), and with features
  * behind a colon those for a GPU that has them: "cuda:sm_90a", "hip:gfx90a", "vulkan:+subgroup32+fma" ---- */

@@ -6,7 +6,7 @@
  * count and open.  A function that fails returns false or NULL with the reason in *e.  A lost device stays lost. */
 #ifndef KILN_DRIVER_H
 #define KILN_DRIVER_H
-#include "codegen/gpu/build.h"
+#include "codegen/gpu_code.h"
 #include <stdint.h>
 
 struct driver_device;             /* defined by each driver */
@@ -27,8 +27,8 @@ struct memory_range { const void *address; size_t bytes; };
 
 struct driver {
     const char *name;             /* its devices are called NAME:0, NAME:1, ..; NAME alone is the first */
-    const char *dialect;          /* the language of its kernels (source.h) */
-    const struct backend *backend; /* its code generator */
+    const char *dialect;          /* the language of its kernels (codegen/gpu_codegen.h) */
+    const struct backend *backend; /* its code generator; NULL: libkiln-gpu.so's for the language */
     bool serial;                  /* a launch runs its iterations with the scratch of one block, whatever `blocks` is */
     const char *absent;           /* why this build has no such driver (no function is set then); NULL: it has one */
     unsigned (*count)(struct err *e); /* the number of devices; 0: *e has the reason */

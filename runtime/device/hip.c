@@ -180,9 +180,8 @@ static struct driver_device *hip_open_device(unsigned index, struct caps *caps, 
     return stream_open(&library, index, caps, hip_describe, hip_do_nothing, e);
 }
 
-const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .count = hip_count,
-                                  .open = hip_open_device, STREAM_DRIVER};
+const struct driver driver_hip = {.name = "hip", .dialect = "hip", .count = hip_count, .open = hip_open_device,
+                                  STREAM_DRIVER};
 #else
-const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip,
-                                  .absent = "HIP is not built into this Kiln"};
+const struct driver driver_hip = {.name = "hip", .dialect = "hip", .absent = "HIP is not built into this Kiln"};
 #endif

@@ -1,7 +1,6 @@
 /* Tries out the matrix unit of a device whose compiler or driver may not be up to it: a kernel multiplies two matrices
  * of the unit's size, of small whole numbers, so that the sums have one result.  It reads the second factor by columns.
  * Where the unit fails, the device computes products without it. */
-#include "codegen/gpu/source.h"
 #include "devices.h"
 #include "driver.h"
 #include "ir/math/half.h"
@@ -121,7 +120,7 @@ static bool try_dtype(struct accelerator *a, const struct mma_caps *u, unsigned 
     struct code code = {0};
     struct device_kernel *d = NULL;
     struct kernel *k = matrix_divides_evenly(u) ? trial_kernel(u, dtype) : NULL;
-    bool ok = k && accelerator_driver(a)->backend->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &ignored) &&
+    bool ok = k && accelerator_backend(a)->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &ignored) &&
               (d = accelerator_load(a, k, &code, NULL, &ignored)) && trial_run(a, d, u, dtype);
     if (d)
         accelerator_unload(a, d);

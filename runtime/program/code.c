@@ -5,7 +5,7 @@
  * Compilers for GPUs take long to start: NVRTC 24 ms, hiprtc 5.2 150 ms.  So the kernels of a program are compiled
  * several at once, as functions of one module.  The driver keeps a module while one of its kernels is loaded. */
 #include "cache.h"
-#include "codegen/gpu/build.h"
+#include "codegen/gpu_code.h"
 #include "runtime/profile/debugger.h"
 #include <string.h>
 

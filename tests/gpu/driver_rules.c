@@ -64,7 +64,8 @@ static bool compile(struct code *code, struct gpu_code *out, struct err *e)
     k->extent = 1;
     int n = device_find("cuda:0", e);
     bool ok = kernel_clean(k) && n >= 0 &&
-              backend_cuda.compile_for(k, accelerator_caps(accelerator_get(n)), EMIT_OBJECT, code, e) &&
+              accelerator_backend(accelerator_get(n))->compile_for(k, accelerator_caps(accelerator_get(n)), EMIT_OBJECT,
+                                                                   code, e) &&
               gpu_code_open(code, NULL, out, e);
     kernel_free(k);
     return ok;

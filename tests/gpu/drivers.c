@@ -183,8 +183,7 @@ static struct device_kernel *adder(struct accelerator *a)
     struct code code = {0};
     struct kernel *k = adder_kernel(1);
     struct device_kernel *d = NULL;
-    if (check(driver->backend->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &e), "%s",
-              e.msg))
+    if (check(accelerator_backend(a)->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &e), "%s", e.msg))
         d = accelerator_load(a, k, &code, NULL, &e);
     check(d, "%s", e.msg);
     mem_free(code.bytes);
@@ -306,7 +305,7 @@ static void one_module(struct accelerator *a)
     uint64_t live = fake->live.modules;
     for (int i = 0; i < KERNELS; i++)
         k[i] = own[i] = adder_kernel(i + 1);
-    bool ok = driver->backend->compile_module(k, KERNELS, accelerator_caps(a), code, &module, &e);
+    bool ok = accelerator_backend(a)->compile_module(k, KERNELS, accelerator_caps(a), code, &module, &e);
     if (!check(ok, "a module: %s", e.msg))
         return;
     check(!accelerator_load(a, k[0], &code[0], NULL, &e) && e.code, "a kernel without its module is loaded");

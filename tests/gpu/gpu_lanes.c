@@ -45,7 +45,7 @@ static bool run(const struct kernel *k, const struct caps *caps, void *const *ho
     struct device_kernel *d = NULL;
     struct driver_device *on = accelerator_device(device);
     void *buf[3] = {0};
-    bool ok = driver->backend->compile_for(k, caps, EMIT_OBJECT, &code, e) &&
+    bool ok = accelerator_backend(device)->compile_for(k, caps, EMIT_OBJECT, &code, e) &&
         (d = accelerator_load(device, k, &code, NULL, e));
     for (uint32_t b = 0; ok && b < k->nbuf; b++)
         ok = driver->alloc(on, (size_t)k->buf[b].count * dtype_size(k->buf[b].dtype) + 1, &buf[b], e) &&

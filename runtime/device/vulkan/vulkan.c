@@ -299,15 +299,15 @@ static struct driver_device *vulkan_open_device(unsigned index, struct caps *cap
     return NULL;
 }
 
-const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan,
+const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl",
                                      .count = vulkan_count, .open = vulkan_open_device,
-                                     .alloc = vulkan_alloc, .release = vulkan_release, .load = vulkan_load,
-                                         .unload = vulkan_unload,
+                                     .alloc = vulkan_alloc, .release = vulkan_release,
+                                     .load = vulkan_load, .unload = vulkan_unload,
                                      .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
                                      .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish,
                                      .list = vulkan_list_issued, .repeat = vulkan_repeat, .drop = vulkan_drop,
                                      .time_begin = vulkan_time_begin, .time_end = vulkan_time_end};
 #else
-const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan,
+const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl",
                                      .absent = "Vulkan is not built into this Kiln"};
 #endif

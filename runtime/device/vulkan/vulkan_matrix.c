@@ -1,7 +1,7 @@
 /* Vulkan: cooperative matrices, which a subgroup multiplies together (VK_KHR_cooperative_matrix), of f16 and, with
  * VK_KHR_shader_bfloat16, of bf16.  The structures are declared here, because Vulkan's headers may be older than these
  * extensions; their layouts and numbers are those of the Vulkan specification. */
-#include "codegen/gpu/source.h"
+#include "codegen/gpu_codegen.h"
 #include "vulkan.h"
 #include <string.h>
 

@@ -26,8 +26,8 @@ static struct device_kernel *load_add(void)
     uint32_t in = k_buf(k, BUF_IN, KL_F32, 1, 0), out = k_buf(k, BUF_OUT, KL_F32, 1, 1);
     k_store(k, out, k_int(k, 0), k_prim(k, P_ADD, k_load(k, in, k_int(k, 0), 0), k_const(k, KL_F32, 1), 0), 0);
     k->extent = 1;
-    if (check(kernel_clean(k) && driver->backend->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &e), "%s",
-              e.msg))
+    if (check(kernel_clean(k) &&
+              accelerator_backend(a)->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &e), "%s", e.msg))
         d = accelerator_load(a, k, &code, NULL, &e);
     mem_free(code.bytes);
     kernel_free(k);

@@ -1,8 +1,8 @@
 /* A kernel's code for a GPU: the binary and what a launch must know, in one block of bytes that can be stored on
  * disk. */
-#ifndef KILN_GPU_BUILD_H
-#define KILN_GPU_BUILD_H
-#include "codegen/codegen.h"
+#ifndef KILN_GPU_CODE_H
+#define KILN_GPU_CODE_H
+#include "codegen.h"
 #include "ir/loop/loop.h"
 
 /* A view of an argument (BUF_VIEW), of which a kernel copies boxes of `cols` x `rows` elements to shared memory.  The
@@ -30,9 +30,19 @@ bool gpu_code_open(const struct code *c, const struct code *module, struct gpu_c
 /* Was the kernel compiled together with others?  Then its code is small, and *module is the hash of the binary. */
 bool gpu_code_module(const struct code *c, struct hash128 *module);
 
-/* compile_for: compiles for a device with these caps; for cuda and hip the architecture is the first word of its
- * features.  compile: compiles for a device with all features and the default architecture. */
-extern const struct backend backend_cuda, backend_hip, backend_vulkan;
+/* What a launch must know of a kernel's source. */
+struct source_info {
+    uint32_t threads;             /* threads of a block */
+    uint32_t shared_bytes;
+    uint32_t dynamic_bytes;       /* the part of shared_bytes that the launch must give */
+    bool *local;                 /* per buffer: declared in the function, so it is not an argument */
+};
+enum { GPU_FUNCTION_SIZE = 24 }; /* bytes of a function's name, with its zero */
+/* Makes a kernel's code.  binary: of this kernel alone; NULL: it is in the module with this hash. */
+bool gpu_code_join(const struct source_info *info, const struct kernel *k, const char *function,
+                   const struct code *binary, struct hash128 module, struct code *out, struct err *e);
+
+/* ---- plugin.c ---- */
 /* For devices whose plug-in compiles by itself: the code is the kernel's text, with a terminating zero, and all buffers
  * are arguments. */
 extern const struct backend backend_plugin;
