@@ -131,6 +131,28 @@ static LLVMValueRef prim_narrow(struct emitter *m, unsigned to, LLVMValueRef a)
     return LLVMBuildBitCast(m->b, half, type_like_shape(LLVMInt16TypeInContext(m->ctx), a), "");
 }
 
+/* Floats as integers of 8 or 16 bits, saturated, NaN as 0: clamped in the floats' own type, where the limits are exact,
+ * and narrowed from i32.  LLVM takes apart vectors in fptosi.sat to such types. */
+static LLVMValueRef prim_narrow_integer(struct emitter *m, unsigned to, LLVMValueRef a)
+{
+    LLVMTypeRef s = LLVMTypeOf(a), element = LLVMGetTypeKind(s) == LLVMVectorTypeKind ? LLVMGetElementType(s) : s;
+    bool is_signed = dtype_kind(to) == 'I';
+    int bits = 8 * (int)dtype_size(to);
+    LLVMValueRef low = LLVMConstReal(element, is_signed ? -(double)(1 << (bits - 1)) : 0);
+    LLVMValueRef high = LLVMConstReal(element, (double)((1 << (is_signed ? bits - 1 : bits)) - 1));
+    if (element != s) {
+        low = splat(m, low, LLVMGetVectorSize(s));
+        high = splat(m, high, LLVMGetVectorSize(s));
+    }
+    LLVMTypeRef wide = type_like_shape(LLVMInt32TypeInContext(m->ctx), a);
+    LLVMValueRef x = LLVMBuildSelect(m->b, LLVMBuildFCmp(m->b, LLVMRealOGT, a, low, ""), a, low, "");
+    x = LLVMBuildSelect(m->b, LLVMBuildFCmp(m->b, LLVMRealOLT, x, high, ""), x, high, "");
+    x = LLVMBuildFPToSI(m->b, x, wide, "");
+    if (is_signed) /* of unsigned integers `low` is 0 */
+        x = LLVMBuildSelect(m->b, LLVMBuildFCmp(m->b, LLVMRealUNO, a, a, ""), LLVMConstNull(wide), x, "");
+    return LLVMBuildTrunc(m->b, x, type_like_shape(type_of(m, to), a), "");
+}
+
 static LLVMValueRef prim_cast(struct emitter *m, unsigned from, unsigned to, LLVMValueRef a)
 {
     LLVMTypeRef t = type_like_shape(type_of(m, to), a), s = LLVMTypeOf(a);
@@ -146,6 +168,8 @@ static LLVMValueRef prim_cast(struct emitter *m, unsigned from, unsigned to, LLV
             : LLVMBuildICmp(m->b, LLVMIntNE, a, LLVMConstNull(s), "");
     if (kf == 'F' && kt == 'F')
         return dtype_size(to) > dtype_size(from) ? LLVMBuildFPExt(m->b, a, t, "") : LLVMBuildFPTrunc(m->b, a, t, "");
+    if (kf == 'F' && dtype_size(to) <= 2)
+        return prim_narrow_integer(m, to, a);
     if (kf == 'F')
         return intrinsic(m, kt == 'I' ? "llvm.fptosi.sat" : "llvm.fptoui.sat", (LLVMTypeRef[]){t, s}, 2, &a, 1);
     if (kt == 'F')

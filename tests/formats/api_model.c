@@ -187,8 +187,8 @@ static void folds_shapes(void)
     kl_model_close(m);
 }
 
-/* A product of constants that is too much work for the host is an op of the graph; where its value must be known while
- * recording it is an error.  The file has less than 300 bytes. */
+/* A product of constants that is too much work for the host is computed once, by the device; where its value must be
+ * known while recording it is an error.  The file has less than 300 bytes. */
 static void folds_products(void)
 {
     static const int64_t length[3] = {1, 1, 8192}, max[3] = {1, 1, 65536};
@@ -211,13 +211,10 @@ static void folds_products(void)
             CHECK(kl_model_call(m, 1, &x, 1, &y) == KL_ERR_ARGUMENT && says("Conv") && says("multiplications"));
             kl_trace_abandon();
         } else {
-            kl_run_info info;
             OK(kl_trace_begin("product"));
             OK(kl_model_call(m, 1, &x, 1, &y));
             kl_keep(y);
             OK(kl_trace_end());
-            OK(kl_trace_info(&info));
-            CHECK(info.nodes >= 3); /* more than a constant */
             NEAR_LIST(y, 0.5, 8192);
             kl_release(y);
         }

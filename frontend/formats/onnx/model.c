@@ -43,6 +43,7 @@ kl_model *kl_model_open(kl_device device, const char *path)
     m->folding = kl_device_named("ref");
     if (!m->folding.id)
         m->folding = kl_device_default();
+    m->once_left = once_budget(m);
     if (make_weights(m))
         return m;
     kl_fail(kl_last_error_code(), kl_last_error()); /* of the trace, too, if one is open */
@@ -118,11 +119,21 @@ const char *kl_model_weight_name(const kl_model *m, uint32_t i)
     return m && i < m->nweight ? m->weight[i].name : NULL;
 }
 
+/* From here on what depends on the weight is recorded.  In an open trace that may be too late. */
+static kl_tensor model_take_weight(struct weight *w)
+{
+    if (!w->taken && w->folded && kl_tracing())
+        return kl_failf(NULL, KL_ERR_TRACE, "model_weight: what depends on '%.100s' has been computed once for all "
+                        "calls; ask for the weight before the trace", w->name), kl_none;
+    w->taken = true;
+    return w->t;
+}
+
 kl_tensor kl_model_weight(const kl_model *m, const char *name)
 {
     for (uint32_t i = 0; m && name && i < m->nweight; i++)
         if (!strcmp(m->weight[i].name, name))
-            return m->weight[i].t;
+            return model_take_weight(&m->weight[i]);
     return kl_none;
 }
 
@@ -217,7 +228,7 @@ static bool take_output(struct frame *f, struct run *r, uint32_t i, kl_tensor *a
     }
     if (!t.id)
         t = a->symbolic ? onnx_lengths_tensor(r->m->device, a) : known_output(r, a);
-    bool own = r->tracing && !v->weight && !v->known;
+    bool own = r->tracing && !v->weight && !v->known && !v->held;
     for (uint32_t k = 0; k < i; k++)
         own &= all[k].id != t.id;
     for (uint32_t k = 0; k < f->g->nin; k++)

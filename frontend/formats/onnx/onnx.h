@@ -113,6 +113,7 @@ struct node_def {
     struct place *in;
     uint32_t *out;                    /* NO_PLACE: nobody asks for it */
     struct graph_def **sub;           /* an attribute each; NULL where it is no graph */
+    struct once *once;                /* NULL: it has not been asked whether its results are the same in every call */
 };
 struct initial { uint32_t at; struct array *array; int weight; }; /* weight: its number, -1: none */
 struct graph_def {
@@ -126,7 +127,13 @@ struct graph_def {
     int32_t *in_element;              /* their element types as the graph declares them; 0: it does not */
     struct place *out;
 };
-struct weight { const char *name; kl_tensor t; struct array *array; };
+struct weight {
+    const char *name;
+    kl_tensor t;
+    struct array *array;
+    bool taken;                       /* kl_model_weight has given it out */
+    bool folded;                      /* a result that is computed once depends on it (once.c) */
+};
 struct pooled { struct array *array; kl_tensor t; uint64_t hash; };
 struct kl_model {
     kl_device device, folding;        /* folding: where constants are computed */
@@ -141,6 +148,7 @@ struct kl_model {
     uint32_t npool, pool_cap;
     bool differentiates;              /* it has operator Gradient, which needs a trace */
     unsigned suspended;               /* run_suspend without run_resume so far */
+    int64_t once_left;                /* elements that may still be computed once (once.c) */
     uint64_t calls;                   /* so far: each call draws other random numbers */
 };
 
@@ -169,6 +177,8 @@ struct value {
     bool given;                       /* an input of the model */
     bool constant;                    /* known, and of no value that a run computes or is given */
     bool varies;                      /* known, computed from the number of a loop's round or what rounds carry */
+    bool steady;                      /* computed from constants and weights alone (once.c) .. */
+    bool held;                        /*   once, outside of the trace */
     bool set;
 };
 struct frame {
@@ -216,6 +226,9 @@ struct value *frame_value(struct frame *f, struct place p); /* NULL: left out */
 void onnx_value_clear(struct value *v);
 void onnx_value_copy(struct value *to, const struct value *from);
 bool graph_run(struct node *n, const struct graph_def *g, const struct value *in, uint32_t nin, struct value *out);
+
+/* Calls the function of the node's operator. */
+bool run_operator(struct node *n);
 
 /* What functions of ops.def call.  Operand i may be beyond those that the node has. */
 bool onnx_fails(struct node *n, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -313,6 +326,22 @@ kl_tensor onnx_lengths_tensor(kl_device device, const struct array *a);
 /* Computes the node's result from known operands with symbolic lengths, where its operator is one of shape arithmetic;
  * *done: it has.  false: reported. */
 bool onnx_lengths_node(struct node *n, bool *done);
+
+/* ---- once.c: results that are the same in every call ---- */
+struct once {
+    uint32_t n;
+    bool kept;                        /* t[] has the results */
+    bool refused;                     /* the node is recorded in each call */
+    kl_tensor *t;
+    int32_t *element;
+};
+/* Gives the node's results if they are the same in every call: *done.  *view: they are, but the node has to be
+ * recorded, and once_mark called.  false: reported. */
+bool once_node(struct node *n, bool *done, bool *view);
+void once_mark(struct node *n);
+struct once *once_new(uint32_t nout);                  /* NULL: out of memory */
+void once_free(struct once *o);                        /* NULL is fine */
+int64_t once_budget(const struct kl_model *m);         /* elements that it may compute once */
 
 /* ---- attr.c: attributes ---- */
 const Onnx__AttributeProto *onnx_attr(const struct node *n, const char *name); /* NULL: it has none */

@@ -392,8 +392,7 @@ bool onnx_give_value(struct node *n, uint32_t i, const struct value *from)
 
 static bool run_evaluate(struct node *n, struct value *v, uint32_t i);
 
-/* Calls the function of the node's operator. */
-static bool run_operator(struct node *n)
+bool run_operator(struct node *n)
 {
     struct run *r = n->run;
     const char *outer = r->misread; /* of the node whose graph this one is in */
@@ -708,12 +707,18 @@ static bool run_node(struct node *n)
         return onnx_fails(n, KL_ERR_ARGUMENT, "the model runs more than %d nodes", STEPS_MAX);
     if (d->function)
         return run_function(n);
-    bool large = true, done;
+    bool large = true, done, view = false;
     if (!onnx_lengths_node(n, &done) || (!done && !run_checks_operands(n)))
         return false;
     if (!done && run_can_fold(n) && !run_fold(n, false, &large))
         return false;
-    return (done || !large || run_operator(n)) && run_marks_varying(n);
+    if (!done && large && !once_node(n, &done, &view))
+        return false;
+    if (!done && large && !run_operator(n))
+        return false;
+    if (view)
+        once_mark(n);
+    return run_marks_varying(n);
 }
 
 bool frame_run(struct frame *f, struct run *r)

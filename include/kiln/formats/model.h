@@ -59,7 +59,9 @@ KL_API kl_status kl_model_output(const kl_model *model, uint32_t i, kl_model_val
 KL_API const char *kl_model_weight_name(const kl_model *model, uint32_t i);
 /* A weight by name: the model's own handle, which can be read, assigned and differentiated with respect to, while
  * the model exists. kl_none: there is none of that name.  Values of a weight that determine shapes stay those of the
- * file. */
+ * file.  What depends on constants and on weights alone that nobody has asked for is computed once, at the first call,
+ * and frozen steps keep it: ask for weights that change before the calls.  [errors TRACE: what depends on this weight
+ * has been computed already, and a trace is open, which may have it] */
 KL_API kl_tensor kl_model_weight(const kl_model *model, const char *name);
 
 /* Records the model once: in[] has a tensor for each input, in their order, of its dtype and shape; out[] gets the

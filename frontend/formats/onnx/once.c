@@ -1,0 +1,206 @@
+/* Values that are the same in every call, because they are computed from constants and weights alone: they are computed
+ * once, at the first call that needs them, and belong to the model as weights do.  A weight that kl_model_weight has
+ * given out can be assigned and differentiated; what is computed from it is recorded in each call. */
+#include "onnx.h"
+#include <stdlib.h>
+
+/* The most elements that a model holds of what is computed once: so many for each of its initializers' elements .. */
+enum { ONCE_GROWTH = 4 };
+#define ONCE_FREE (INT64_C(1) << 22) /* .. and so many more */
+
+/* Results that other nodes read without a copy: they are computed once only as operands of what is. */
+static bool once_is_view(const struct node *n)
+{
+    static node_fn *const fn[] = {onnx_reshape, onnx_transpose, onnx_squeeze, onnx_unsqueeze, onnx_flatten,
+                                  onnx_identity, onnx_expand};
+    for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
+        if (n->def->op->fn == fn[i])
+            return true;
+    return false;
+}
+
+static bool once_is_value(const struct value *v)
+{
+    return v->set && !v->list && !v->varies && (v->constant || v->steady || (v->weight && !v->weight->taken));
+}
+
+/* Does the node give the same in every call, and is it no part of a function, which has other operands elsewhere? */
+static bool once_is_steady(const struct node *n)
+{
+    const struct node_def *d = n->def;
+    bool steady = d->op && onnx_nin(n) && d->op->arg != ONNX_NEVER_FOLDED && d->op->fn != onnx_random;
+    for (size_t i = 0; i < d->proto->n_attribute; i++)
+        steady &= !d->sub[i];
+    for (const struct frame *f = n->frame; f; f = f->outer)
+        steady &= !f->caller;
+    for (uint32_t i = 0; i < onnx_nin(n) && steady; i++) {
+        const struct value *v = onnx_value(n, i);
+        steady = !v || !v->set || once_is_value(v);
+    }
+    return steady;
+}
+
+static void once_give(struct node *n, const struct once *o)
+{
+    for (uint32_t i = 0; i < onnx_nout(n); i++) {
+        if (!onnx_wants(n, i) || !o->t[i].id)
+            continue;
+        struct value *v = &n->frame->v[n->def->out[i]];
+        onnx_value_clear(v);
+        *v = (struct value){.t = o->t[i], .element = o->element[i], .set = true, .steady = true, .held = true,
+                           .maker = n};
+    }
+}
+
+/* Keeps the results; false: they are too large, or no tensors. */
+static bool once_keep(struct node *n, struct once *o)
+{
+    struct kl_model *m = n->run->m;
+    int64_t all = 0;
+    bool ok = true;
+    for (uint32_t i = 0; i < onnx_nout(n); i++) {
+        const struct value *v = onnx_wants(n, i) ? &n->frame->v[n->def->out[i]] : NULL;
+        ok &= !v || !v->set || (v->t.id && !v->list);
+        all = ok && v && v->set ? sat_add(all, kl_numel(v->t)) : all;
+    }
+    if (!ok || all > m->once_left)
+        return false;
+    m->once_left -= all;
+    for (uint32_t i = 0; i < onnx_nout(n); i++)
+        if (onnx_wants(n, i) && n->frame->v[n->def->out[i]].set) {
+            o->t[i] = kl_keep(n->frame->v[n->def->out[i]].t);
+            o->element[i] = n->frame->v[n->def->out[i]].element;
+        }
+    return true;
+}
+
+static bool once_compute(struct node *n, bool *done);
+
+/* Operands that are views of weights in the trace are computed outside of it. */
+static bool once_operands(struct node *n)
+{
+    for (uint32_t i = 0; i < onnx_nin(n); i++) {
+        struct value *v = onnx_value(n, i);
+        bool done = true;
+        if (!v || !v->set)
+            continue;
+        if (v->weight)
+            n->run->m->weight[v->weight - n->run->m->weight].folded = true;
+        else if (v->steady && !v->held && (!v->maker || !once_compute(v->maker, &done)))
+            return false;
+        if (!done)
+            return false;
+    }
+    return true;
+}
+
+/* Runs the operator outside of the trace and keeps its results; where they are refused, the values that the trace has
+ * stay as they are.  false: reported. */
+static bool once_run(struct node *n, struct once *o)
+{
+    struct run *r = n->run;
+    uint32_t nout = onnx_nout(n);
+    bool tracing = r->tracing, ok = false;
+    struct value *before = calloc(nout + 1, sizeof *before);
+    for (uint32_t i = 0; before && i < nout; i++)
+        if (onnx_wants(n, i)) {
+            before[i] = n->frame->v[n->def->out[i]];
+            n->frame->v[n->def->out[i]] = (struct value){0};
+        }
+    r->tracing = false;
+    if (before && kl_scope_begin() == KL_OK) {
+        ok = run_operator(n);
+        o->refused = !ok || !once_keep(n, o);
+        kl_scope_end();
+    } else {
+        onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    }
+    r->tracing = tracing;
+    for (uint32_t i = 0; before && i < nout; i++)
+        if (onnx_wants(n, i)) {
+            onnx_value_clear(&n->frame->v[n->def->out[i]]);
+            n->frame->v[n->def->out[i]] = before[i];
+        }
+    free(before);
+    return ok;
+}
+
+/* Runs the node outside of the trace, or takes what an earlier call has kept.  *done: it has; else the node has to be
+ * recorded.  false: reported. */
+static bool once_compute(struct node *n, bool *done)
+{
+    struct run *r = n->run;
+    struct node_def *d = &n->frame->g->node[n->def - n->frame->g->node];
+    bool ok = true;
+    *done = false;
+    if (!d->once && (r->m->suspended || r->depth >= DEEPEST))
+        return true;
+    if (!d->once && !(d->once = once_new(onnx_nout(n))))
+        return onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    if (d->once->refused)
+        return true;
+    r->depth++;
+    bool first = !d->once->kept, ready = once_operands(n);
+    r->depth--;
+    d->once->refused = first; /* until it is kept */
+    if (first && ready && run_suspend(r->m)) {
+        ok = once_run(n, d->once);
+        run_resume(r->m);
+    }
+    *done = ok && ready && !d->once->refused;
+    d->once->kept |= *done;
+    if (*done)
+        once_give(n, d->once);
+    return ok || kl_fail(kl_last_error_code(), kl_last_error()) == KL_OK; /* in the resumed trace, too */
+}
+
+bool once_node(struct node *n, bool *done, bool *view)
+{
+    *done = false;
+    *view = false;
+    if (n->run->folding || !once_is_steady(n))
+        return true;
+    *view = once_is_view(n);
+    return *view || once_compute(n, done);
+}
+
+void once_mark(struct node *n)
+{
+    for (uint32_t i = 0; i < onnx_nout(n); i++)
+        if (onnx_wants(n, i))
+            n->frame->v[n->def->out[i]].steady = true;
+}
+
+struct once *once_new(uint32_t nout)
+{
+    struct once *o = calloc(1, sizeof *o);
+    if (o) {
+        o->n = nout;
+        o->t = calloc(nout + 1, sizeof *o->t);
+        o->element = calloc(nout + 1, sizeof *o->element);
+    }
+    if (o && o->t && o->element)
+        return o;
+    once_free(o);
+    return NULL;
+}
+
+void once_free(struct once *o)
+{
+    for (uint32_t i = 0; o && o->t && i < o->n; i++)
+        if (o->t[i].id)
+            kl_release(o->t[i]);
+    if (o) {
+        free(o->t);
+        free(o->element);
+    }
+    free(o);
+}
+
+int64_t once_budget(const struct kl_model *m)
+{
+    int64_t all = 0;
+    for (uint32_t i = 0; i < m->main->ninitial; i++)
+        all = sat_add(all, m->main->initial[i].array->count);
+    return sat_add(sat_mul(all, ONCE_GROWTH), ONCE_FREE);
+}
