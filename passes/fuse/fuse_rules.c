@@ -5,8 +5,9 @@
  * of another, so every value is computed once.  A reduction or a dot may have an epilogue (elementwise nodes with one
  * value for each result, and their operands); a reduction may have a prologue (elementwise nodes with one value for
  * each reduced element).  An operand that a scan, a scatter, an argsort or a dot with not too many rows reads exactly
- * once may be computed where it is read, by a dot of few rows also if it is read through a permute.  So may the operand
- * of a pad that has no other reader (fuse_pads.c). */
+ * once may be computed where it is read, by a dot of few rows also if it is read through a permute; and on a processor
+ * one that a dot of any number of rows reads and that is made of fewer bytes, as quantized weights are.  So may the
+ * operand of a pad that has no other reader (fuse_pads.c). */
 #include "fuse.h"
 
 /* Maximum number of arrays of full size in a dot's epilogue.  It accesses its arrays in tiles of a few columns, which
@@ -109,6 +110,16 @@ static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
     return group_of(f, x) == a;
 }
 
+/* Is the last axis of a dot's second operand one of its batch? */
+static bool batch_is_last(const struct fuser *f, const struct node *n)
+{
+    uint32_t last = node_shape(f->g, n->in[1])->rank - 1;
+    for (unsigned i = 0; i < n->attr.dot.nbatch; i++)
+        if (axis_get(n->attr.dot.batch_b, i) == last)
+            return true;
+    return false;
+}
+
 /* Does a dot read each element of its second operand once? With few rows it does, row by row in memory order; with more
  * rows when it packs a panel, in any memory order.  Products of integers have no panel of this form. */
 static bool reads_second_once(const struct fuser *f, const struct node *n)
@@ -118,19 +129,50 @@ static bool reads_second_once(const struct fuser *f, const struct node *n)
     bool rows = true;
     for (unsigned i = 0; i < n->attr.dot.ncon; i++)
         rows &= axis_get(n->attr.dot.con_b, i) != last;
-    for (unsigned i = 0; i < n->attr.dot.nbatch; i++)
-        if (axis_get(n->attr.dot.batch_b, i) == last)
-            return false;
-    return (rows && m <= DOT_FEW_ROWS) || (m <= DOT_PANEL_ROWS && dtype_is_float(n->dtype));
+    return !batch_is_last(f, n) &&
+           ((rows && m <= DOT_FEW_ROWS) || (m <= DOT_PANEL_ROWS && dtype_is_float(n->dtype)));
+}
+
+/* Bytes of the arrays that group a reads and does not compute. */
+static double bytes_read(struct fuser *f, uint32_t a)
+{
+    double bytes = 0;
+    f->stamp++;
+    for (ref r = f->group[a].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref s = node_operand(f->g, r, i, &linear);
+            uint32_t from = group_of(f, s);
+            bool outside = from == GROUP_NONE ? node_is_stored_leaf(f->g, s) : from != a;
+            if (outside && f->marked[s] != f->stamp)
+                bytes += (double)node_bytes(f->g, s);
+            f->marked[s] = f->stamp;
+        }
+    return bytes;
+}
+
+/* Does group a make values for the second operand of dot n of arrays of fewer bytes, as of quantized weights?  Then a
+ * processor computes them while it packs panels, also once for each of several blocks of rows, because that takes less
+ * time than to store and load them, and little beside the products of a block. */
+static bool expands_operand(struct fuser *f, uint32_t a, const struct node *n)
+{
+    enum { SHARE = 8 }; /* the arithmetic is at most one part in so many of that of a block of rows */
+    double work = 0, most = 128 * fuse_work(OP_add) / SHARE;
+    if (n->op != OP_dot || !dtype_is_float(n->dtype) || batch_is_last(f, n) ||
+        !(f->processor.devices >> f->group[a].device & 1))
+        return false;
+    for (ref r = f->group[a].first; r; r = f->next[r])
+        work += fuse_work(f->g->node[r].op);
+    return work <= most && bytes_read(f, a) < (double)node_bytes(f->g, f->group[a].last);
 }
 
 /* Does exactly one operand of anchor r read group a, each element once, and nothing else? */
-static bool reads_once(const struct fuser *f, uint32_t a, ref r)
+static bool reads_once(struct fuser *f, uint32_t a, ref r)
 {
     const struct node *n = &f->g->node[r];
     bool linear;
     unsigned i = n->op == OP_dot ? 1 : n->op == OP_scatter ? 2 : 0;
-    if (n->op == OP_dot && !reads_second_once(f, n))
+    if (n->op == OP_dot && !reads_second_once(f, n) && !expands_operand(f, a, n))
         return false;
     while (op_is_cumulative(n->op) && i + 1 < n->nin && group_of(f, node_operand(f->g, r, i, &linear)) != a)
         i++;
@@ -138,10 +180,10 @@ static bool reads_once(const struct fuser *f, uint32_t a, ref r)
     return linear && reads_alone(f, a, r, i);
 }
 
-/* Does b, a product of a few rows, read a only for its second operand, each element once, through a permute?  Each
- * element is then computed where it is multiplied: rows of the matrix are read in memory's order whichever axis is
- * contracted (lower_dot_skinny.c). */
-static bool reads_permuted_once(const struct fuser *f, uint32_t a, uint32_t b)
+/* Does b, a product of a few rows, or one whose operand a makes of fewer bytes, read a only for its second operand,
+ * each element once, through a permute?  Each element is then computed where it is multiplied or packed: rows of the
+ * matrix are read in memory's order whichever axis is contracted (lower_dot_skinny.c, lower_dot_pack.c). */
+static bool reads_permuted_once(struct fuser *f, uint32_t a, uint32_t b)
 {
     ref reader = NIL, dot = f->group[b].anchor;
     unsigned at = 0;
@@ -158,8 +200,8 @@ static bool reads_permuted_once(const struct fuser *f, uint32_t a, uint32_t b)
             at = i;
         }
     const struct node *n = &f->g->node[dot];
-    return reader && n->op == OP_dot && dtype_is_float(n->dtype) && dot_sizes(f->g, n).m <= DOT_FEW_ROWS &&
-           reads_second_once(f, n) && reads_alone(f, a, reader, at);
+    return reader && n->op == OP_dot && dtype_is_float(n->dtype) && reads_alone(f, a, reader, at) &&
+           ((dot_sizes(f->g, n).m <= DOT_FEW_ROWS && reads_second_once(f, n)) || expands_operand(f, a, n));
 }
 
 /* The reason why a reduction of `elements` to `results` cannot have a prologue; NULL: it can. */

@@ -146,7 +146,8 @@ static bool has_attention(const struct graph *g)
 struct processor device_processor(const struct graph *g)
 {
     struct caps caps;
-    if (!(graph_devices(g) & hosts) || !has_attention(g)) return (struct processor){0};
+    if (!(graph_devices(g) & hosts)) return (struct processor){0};
+    if (!has_attention(g)) return (struct processor){.devices = hosts}; /* threads count for attention only */
     device_backend(DEVICE_CPU, &caps);
     return (struct processor){hosts, caps.threads};
 }

@@ -37,7 +37,8 @@ bool device_compile(int device, const struct kernel *k, enum emit_kind kind, str
 /* The devices, by bit, that add products of bf16 two at a time (caps.dot2), if the graph has products of bf16:
  * cpu, and ref, which computes the same sums. */
 uint64_t device_bf16_dot2(const struct graph *g);
-/* What pass fuse needs to know of cpu, if the graph has attention on it, or on ref; else {0}. */
+/* What pass fuse needs to know of cpu, if the graph has nodes on it, or on ref; else {0}.  threads: only if there is
+ * attention. */
 struct processor device_processor(const struct graph *g);
 /* The dtypes that a device supports, as a set of bits.  The device must work. */
 uint32_t device_dtypes(int device);

@@ -59,7 +59,8 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
     /* kernels are those for all values of symbols; graphs are shown with the symbols */
     bool kernels = r->form != DUMP_HTML && r->stage && !dump_is_graph_stage(r->stage);
     struct pass_options o = {.fuse = r->fuse, .verify = true, .bf16_dot2 = device_bf16_dot2(g),
-                             .processor = device_processor(g), .dump = keep_stage, .ctx = t,
+                             .processor = r->target ? (struct processor){0} : device_processor(g),
+                             .dump = keep_stage, .ctx = t,
                              .placeholders = kernels ? &t->placeholders : NULL, .recorded = captured};
     bool ok = (!mark || mark_nodes(g, "")) && passes_run(g, &o);
     if (!ok && kernels && captured->symbols && g->err.code == KL_ERR_COMPILE)

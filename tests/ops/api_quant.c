@@ -168,10 +168,51 @@ static void rows_and_transposes(void)
     kl_release(one);
 }
 
+/* The value of x times the transpose of w; kernels: that many were launched for it. */
+static float *product(kl_tensor x, kl_tensor w, int64_t n, int64_t kernels, int line)
+{
+    float *v = malloc((size_t)n * sizeof *v);
+    kl_tensor y = kl_matmul(x, kl_transpose(w, 0, 1));
+    int64_t before = kl_counter("launches");
+    check_at(v && kl_numel(y) == n && kl_read(y, v, (size_t)n * sizeof *v) == KL_OK, line, "a product");
+    if (kernels && !strcmp(device_now, "cpu"))
+        check_at(kl_counter("launches") - before == kernels, line, "kernels of a product");
+    kl_release(y);
+    return v;
+}
+
+/* Products of floats with weights in blocks are those with the floats that they stand for, bit for bit, for any number
+ * of rows, and never store these floats: each is one kernel. */
+static void products_of_blocks(void)
+{
+    enum { K = 352, N = 75 };
+    static const int64_t rows[] = {1, 3, 8, 9, 131, 132, 257, 600};
+    for (int type = 0; type < 2; type++) {
+        const kl_qscheme scheme = {.type = type ? KL_Q_I4 : KL_Q_I8, .axis = -1, .block = 32};
+        kl_trace_begin("weights");
+        kl_tensor w = kl_keep(kl_to_quantized(kl_randn(dev, KL_F32, D(N, K), 7), scheme, kl_none, kl_none));
+        kl_tensor dense = kl_keep(kl_dense(w));
+        CHECK(kl_trace_end() == KL_OK);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            kl_tensor x = kl_keep(kl_randn(dev, KL_F32, D(rows[i], K), 9));
+            int64_t n = rows[i] * N;
+            CHECK(kl_sync(dev) == KL_OK);
+            float *a = product(x, w, n, 1, __LINE__), *b = product(x, dense, n, 0, __LINE__);
+            CHECK(a && b && !memcmp(a, b, (size_t)n * sizeof *a));
+            free(a);
+            free(b);
+            kl_release(x);
+        }
+        kl_release(w);
+        kl_release(dense);
+    }
+}
+
 static void all(kl_device device)
 {
     dev = device;
     rows_and_transposes();
+    products_of_blocks();
     values();
     channels();
     gradients();

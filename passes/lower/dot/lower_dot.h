@@ -130,6 +130,8 @@ void dot_epilogue_together(const struct dot *d, const struct dot_at *at, int64_t
 void dot_find_steps(struct dot *d);
 /* Is the operand contiguous along the contraction, and not along its other dimension? */
 bool dot_along_k(const struct dot *d, bool second);
+/* The same of pairs of elements that share one in memory, as integers of 4 bits do. */
+bool dot_pairs_along_k(const struct dot *d, bool second);
 /* Are the operand's elements adjacent in memory for runs of `run` steps of the contraction, and not for runs of as many
  * rows or columns? */
 bool dot_along_k_in_runs(const struct dot *d, bool second, int64_t run);

@@ -136,7 +136,9 @@ void dot_find_steps(struct dot *d)
     trial_end(&t, d->w);
 }
 
-bool dot_along_k(const struct dot *d, bool second)
+/* Are the operand's elements at each `each`-th step of the contraction adjacent in memory, and not those of adjacent
+ * rows or columns? */
+static bool along_k_by(const struct dot *d, bool second, int64_t each)
 {
     struct trial t;
     const struct size one = size_constant(1);
@@ -147,8 +149,8 @@ bool dot_along_k(const struct dot *d, bool second)
         copy.w = &t.w;
         copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        dot_element(&copy, second, i, j);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k / each), 1);
+        dot_element(&copy, second, i, ix_scale(k, j, each));
         /* the first load that has such adjacent elements */
         for (val v = j; v < k->ninst && !size_equal(step_k, one); v++)
             if (k->inst[v].op == L_LOAD && (!ix_stride_size(k, k->inst[v].a, i, &step_side) ||
@@ -157,6 +159,16 @@ bool dot_along_k(const struct dot *d, bool second)
     }
     trial_end(&t, d->w);
     return size_equal(step_k, one) && !size_equal(step_side, one);
+}
+
+bool dot_along_k(const struct dot *d, bool second)
+{
+    return along_k_by(d, second, 1);
+}
+
+bool dot_pairs_along_k(const struct dot *d, bool second)
+{
+    return !d->symbolic_k && d->size.k % 2 == 0 && along_k_by(d, second, 2);
 }
 
 /* Opens loops over `size` indices in runs of `run` and returns the index; v: the variables of runs and in a run. */

@@ -298,7 +298,8 @@ static void pack_panel(const struct dot *d, const struct panel *t)
     int64_t step = squares ? square_of(d) : PACK_STEPS, whole = (rows - alone) / step * step;
     val cols = d->columns_here ? d->columns_here : k_int(k, t->cols), end = cols;
     if (whole) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), step);
+        /* The rows are at a multiple of `step`, so that it is seen which of them share what several have, as scales. */
+        val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / step), 1), j = ix_scale(k, number, step);
         if (squares && d->columns_here)
             end = ix_scale(k, ix_div(k, cols, square_of(d)), square_of(d));
         val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), end, squares ? square_of(d) : 1);
@@ -313,7 +314,7 @@ static void pack_panel(const struct dot *d, const struct panel *t)
             pack_column(d, t, col, j, step, false);
             k_end(k, col);
         }
-        k_end(k, j);
+        k_end(k, number);
     }
     if (rows > whole) {
         val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), cols, 1);

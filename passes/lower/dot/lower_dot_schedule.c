@@ -205,7 +205,8 @@ static bool packing_runs_pays(const struct tiling *t)
 static enum sched_pack pack_by(const struct tiling *t, bool computed)
 {
     const struct dot *d = t->d;
-    bool along_k = computed ? dot_along_k(d, true) : d->b_step_k == 1 && !t->caps->compact;
+    bool along_k = computed ? dot_along_k(d, true) || dot_pairs_along_k(d, true)
+                            : d->b_step_k == 1 && !t->caps->compact;
     bool rows = computed ? !along_k : d->b_step_n == 1 || t->run < d->size.n;
     return rows ? PACK_ROWS : along_k ? PACK_SQUARES : PACK_ELEMENTS;
 }

@@ -143,6 +143,61 @@ struct graph *scope_bytes(struct digits *d)
     return g;
 }
 
+/* Integers of 4 bits, [.., 2n], of bytes, [.., n], that have two each along the last axis. */
+static ref numbers_of_bytes(struct graph *g, ref bytes)
+{
+    struct shape pair = *node_shape(g, bytes), all = pair;
+    uint32_t last = pair.rank - 1;
+    all.dim[last] *= 2;
+    pair.dim[pair.rank++] = 1;
+    ref x = n_reshape(g, bytes, &pair);
+    pair.dim[last + 1] = 2;
+    x = n_expand(g, x, &pair);
+    x = n_shr(g, x, n_shl(g, n_iota(g, KL_U8, &pair, last + 1), n_k(g, x, 2)));
+    x = n_bitcast(g, n_xor(g, n_and(g, x, n_k(g, x, 15)), n_k(g, x, 8)), KL_I8); /* 0 to 15 for -8 to 7 */
+    return n_reshape(g, n_sub(g, x, n_k(g, x, 8)), &all);
+}
+
+/* A product with a matrix of small integers, which have a scale for each block along the contraction, for few rows and
+ * for more than one panel is packed for. */
+struct graph *scope_quantized(struct digits *d)
+{
+    static const int64_t heights[] = {1, 2, 7, 8, 9, 130, 133, 141}, widths[] = {1, 2, 4, 6, 15, 16, 17, 18, 34};
+    static const int64_t blocks[] = {1, 2, 3, 4, 16, 32};
+    struct graph *g = graph_new("quantized");
+    int64_t m = DIGIT_OF(d, heights), n = DIGIT_OF(d, widths), block = DIGIT_OF(d, blocks);
+    int64_t count = 1 + (int64_t)digit(d, 4), k = block * count;
+    uint64_t form = digit(d, 3), order = digit(d, 3), summed = digit(d, 4);
+    bool along_k = order > 0, packed = form == 2 && (along_k ? k : n) % 2 == 0;
+    struct shape a = shape_make(2, (int64_t[]){m, k}), b = shape_make(2, along_k ? (int64_t[]){n, k}
+                                                                                : (int64_t[]){k, n});
+    struct shape bytes = b, scales = b, cut = b;
+    uint32_t axis = along_k;
+    bytes.dim[1] /= packed ? 2 : 1;
+    scales.dim[axis] = count;
+    ref x = product_input(g, KL_F32, &a), w = n_input(g, packed ? KL_U8 : form ? KL_I8 : KL_U8, &bytes, "w");
+    ref scale = product_input(g, KL_F32, &scales);
+    w = packed ? numbers_of_bytes(g, w) : w;
+    cut.rank = 3;
+    cut.dim[2] = axis ? 1 : b.dim[1];
+    cut.dim[axis] = count;
+    cut.dim[axis + 1] = 1;
+    cut.dim[axis ? 0 : 2] = n;
+    scale = n_reshape(g, scale, &cut);
+    cut.dim[axis + 1] = block;
+    scale = n_reshape(g, n_expand(g, scale, &cut), &b);
+    if (order == 2) { /* scaled after the permute */
+        w = n_permute(g, w, (uint8_t[KL_MAX_RANK]){1, 0});
+        scale = n_permute(g, scale, (uint8_t[KL_MAX_RANK]){1, 0});
+    }
+    w = n_dequantize(g, w, scale, n_k(g, w, 0));
+    union attr at = {.dot = {.ncon = 1, .con_a = 1, .con_b = order == 1}};
+    ref y = n_dot(g, x, w, &at);
+    scope_set_block(g, y, summed);
+    product_outputs(g, d, y);
+    return g;
+}
+
 /* ---- convolutions ---- */
 
 struct windows { int64_t length, size, stride, dilation, pad; };
