@@ -43,6 +43,7 @@ for kind in 0, 8:
         z.write(sys.argv[1] + '/npy', 'a.npy')" "$seeds" 2>/dev/null
     header='{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
     printf "\\$(printf %03o ${#header})"'\000\000\000\000\000\000\000%s01234567' "$header" >"$seeds/safetensors"
+    printf '{"metadata":{"a":[1,{}]},"weight_map":{"a":"b","c":"b"}}' >"$seeds/index"
     zeros='\000\000\000\000\000\000\000' one='\001\000\000\000\000\000\000\000'
     # a string, an array of numbers, a tensor of 256 elements of each type that is read (gguf_blocks.def, and F32)
     for type in 000 002 003 006 007 010 012 013 014 015 016 024 027 047; do
@@ -56,8 +57,8 @@ for kind in 0, 8:
 
 file_words() {
     printf '"%s"\n' "'descr':" "'fortran_order':" "'shape':" True False '<f8' '|b1' '|i1' dtype shape data_offsets \
-        __metadata__ F64 BF16 F8_E4M3 general.alignment '\x93NUMPY' 'PK\x01\x02' 'PK\x03\x04' 'PK\x05\x06' \
-        'PK\x06\x06' 'PK\x06\x07' '\xff\xff\xff\xff' '\x01\x00\x10\x00'
+        __metadata__ F64 BF16 F8_E4M3 C64 weight_map general.alignment '\x93NUMPY' 'PK\x01\x02' 'PK\x03\x04' \
+        'PK\x05\x06' 'PK\x06\x06' 'PK\x06\x07' '\xff\xff\xff\xff' '\x01\x00\x10\x00'
 }
 
 # A file of each kind that fuzz_data.c reads, behind the byte that says which.

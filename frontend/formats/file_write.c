@@ -82,8 +82,9 @@ static bool item_of_tensor(const char *path, struct file_item *to, struct file_e
 /* A tensor of an open file: its elements are the file's. */
 static bool item_of_file(const char *path, const kl_file_item *from, struct file_item *to, struct file_error *why)
 {
-    struct file_entry *e = file_entry_named(from->file, from->from ? from->from : to->name);
-    if (!e || !file_entry_is_read(from->file, e))
+    kl_file *f = from->file;
+    struct file_entry *e = file_entry_named(&f, from->from ? from->from : to->name);
+    if (!e || !file_entry_is_read(f, e))
         return file_fails(why, kl_last_error_code(), "%.250s: \"%.200s\": %.400s", path, to->name, kl_last_error());
     if (e->is.dtype == KL_DTYPE_COUNT || e->complex)
         return file_fails(why, KL_ERR_TYPE, "%.250s: \"%.200s\" has elements of %.40s, which Kiln does not write", path,

@@ -138,12 +138,9 @@ static void map_unref(void *map)
     free(m);
 }
 
-static bool file_map(kl_file *f, const char *path)
+/* Maps a file that is open; path: for messages.  Closes fd. */
+static bool file_map(kl_file *f, int fd, int64_t size, const char *path)
 {
-    int64_t size;
-    int fd = file_open_read(path, &size, &f->why);
-    if (fd < 0)
-        return false;
     f->map = calloc(1, sizeof *f->map);
     bool ok = f->map || file_no_memory(f);
     if (ok) {
@@ -186,6 +183,10 @@ static bool read_file(kl_file *f)
         f->format = (kl_file_format)i;
         return file_formats[i].read(f) && index_names(f);
     }
+    if (shards_is(f->bytes, f->size)) {
+        f->format = KL_FILE_SAFETENSORS;
+        return shards_read(f) && index_names(f);
+    }
     return file_bad(f, 0, NULL, "neither .npy, .npz, safetensors nor GGUF");
 }
 
@@ -196,23 +197,52 @@ kl_file *file_failed(kl_file *f)
     return NULL;
 }
 
+/* A file without bytes; NULL: out of memory. */
+static kl_file *file_empty(const char *path)
+{
+    kl_file *f = calloc(1, sizeof *f);
+    if (f && (f->path = strdup(path)))
+        return f;
+    free(f);
+    return NULL;
+}
+
 /* Opens a file, mapped unless its bytes are given, and does not read it yet.  NULL: kl_last_error. */
 static kl_file *file_new(const char *path, const void *bytes, size_t n)
 {
+    int64_t size;
     if (!path || (n && !bytes))
         return kl_fail(KL_ERR_ARGUMENT, "file_open: no path, or no bytes"), NULL;
-    kl_file *f = calloc(1, sizeof *f);
-    size_t len = strlen(path) + 1;
-    if (f && !(f->path = malloc(len))) {
-        free(f);
-        f = NULL;
-    }
+    kl_file *f = file_empty(path);
     if (!f)
         return kl_fail(KL_ERR_MEMORY, "file_open: out of memory"), NULL;
-    memcpy(f->path, path, len);
     f->bytes = bytes;
     f->size = n;
-    return bytes || file_map(f, path) ? f : file_failed(f);
+    int fd = bytes ? -1 : file_open_read(path, &size, &f->why);
+    return bytes || (fd >= 0 && file_map(f, fd, size, path)) ? f : file_failed(f);
+}
+
+kl_file *file_open_part(const kl_file *index, const char *location, struct file_error *why)
+{
+    int64_t size;
+    int fd = file_open_beside(index->path, location, &size, why);
+    if (fd < 0)
+        return NULL;
+    kl_file *f = file_empty(location);
+    if (!f || !(f->location = strdup(location))) {
+        close(fd);
+        file_fails(why, KL_ERR_MEMORY, "out of memory");
+    } else if (!file_map(f, fd, size, location)) {
+        *why = f->why;
+    } else if (!safetensors_is(f->bytes, f->size)) {
+        file_fails(why, KL_ERR_IO, "%.250s is no safetensors file", location);
+    } else if (!read_file(f)) {
+        *why = f->why;
+    } else {
+        return f;
+    }
+    kl_file_close(f);
+    return NULL;
 }
 
 static kl_file *file_of_tensors(kl_file *f)
@@ -243,7 +273,11 @@ void kl_file_close(kl_file *f)
         free(f->strings);
         f->strings = next;
     }
+    for (uint32_t i = 0; i < f->shards; i++)
+        kl_file_close(f->shard[i]);
     map_unref(f->map);
+    free(f->shard);
+    free(f->location);
     free(f->entry);
     free(f->by_name);
     free(f->meta);
@@ -334,12 +368,16 @@ static bool entry_data(kl_file *f, struct file_entry *e)
     return e->checked = true;
 }
 
-struct file_entry *file_entry_named(kl_file *f, const char *name)
+struct file_entry *file_entry_named(kl_file **f, const char *name)
 {
-    int64_t i = kl_file_find(f, name);
+    int64_t i = kl_file_find(*f, name);
+    if (i >= 0 && (*f)->entry[i].shard) {
+        *f = (*f)->entry[i].shard;
+        i = kl_file_find(*f, name);
+    }
     if (i >= 0)
-        return &f->entry[i];
-    kl_failf(NULL, KL_ERR_ARGUMENT, "%.250s has no tensor \"%.300s\"", f ? f->path : "no file", name ? name : "");
+        return &(*f)->entry[i];
+    kl_failf(NULL, KL_ERR_ARGUMENT, "%.250s has no tensor \"%.300s\"", *f ? (*f)->path : "no file", name ? name : "");
     return NULL;
 }
 
@@ -350,7 +388,7 @@ bool file_entry_is_read(kl_file *f, struct file_entry *e)
 
 const void *kl_file_data(kl_file *f, const char *name)
 {
-    struct file_entry *e = file_entry_named(f, name);
+    struct file_entry *e = file_entry_named(&f, name);
     return file_entry_is_read(f, e) ? e->data : NULL;
 }
 
@@ -387,7 +425,7 @@ static kl_tensor entry_tensor(kl_file *f, struct file_entry *e, kl_device device
 
 kl_tensor kl_file_tensor(kl_file *f, kl_device device, const char *name)
 {
-    struct file_entry *e = file_entry_named(f, name);
+    struct file_entry *e = file_entry_named(&f, name);
     if (e && e->is.dtype == KL_DTYPE_COUNT)
         return kl_failf(NULL, KL_ERR_TYPE, "%.250s: tensor \"%.300s\" has elements of %.40s, which Kiln does not read",
                         f->path, e->is.name, e->is.type), kl_none;

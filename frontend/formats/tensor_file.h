@@ -21,6 +21,7 @@ struct file_entry {
     uint8_t *own;             /* memory of its own that data is in, or NULL */
     enum file_blocks blocks;
     bool complex;             /* pairs of f32 */
+    kl_file *shard;           /* the file of it, if f is an index */
     bool column_major;        /* .npy: the first axis is the one whose elements are adjacent */
     bool big_endian;          /* .npy: the elements' first byte is the highest */
     bool checked;             /* bools are 0 or 1; a member's check sum is right */
@@ -50,6 +51,9 @@ struct kl_file {
     uint32_t nmeta, meta_cap;
     struct file_value *meta;
     struct file_strings *strings;
+    kl_file **shard;           /* the files of an index */
+    uint32_t shards;
+    char *location;            /* of a file of an index: its name there */
     struct file_error why;
 };
 
@@ -72,7 +76,10 @@ const struct file_name *names_sort(struct file_name *v, uint32_t n);
 /* The entry's bytes as a tensor, without a copy where that can be; kl_none: kl_last_error. */
 kl_tensor file_mapped_tensor(kl_file *f, const struct file_entry *e, kl_device device, kl_dtype dtype, int rank,
                              const int64_t *dims);
-struct file_entry *file_entry_named(kl_file *f, const char *name); /* NULL: kl_last_error */
+/* NULL: kl_last_error.  *f becomes the file that has the entry, if it was an index. */
+struct file_entry *file_entry_named(kl_file **f, const char *name);
+/* Opens a safetensors file that the index f names.  NULL: *why. */
+kl_file *file_open_part(const kl_file *f, const char *location, struct file_error *why);
 /* Its data is there and checked; false: kl_last_error. */
 bool file_entry_is_read(kl_file *f, struct file_entry *e);
 
@@ -131,6 +138,10 @@ bool safetensors_takes(const char *path, const struct file_item *items, uint32_t
                        const kl_file_write_options *options, struct file_error *why);
 void safetensors_write(struct file_out *o, const struct file_item *items, uint32_t n,
                        const kl_file_write_options *options);
+
+/* ---- shards.c ---- */
+bool shards_is(const uint8_t *bytes, size_t n);
+bool shards_read(kl_file *f);
 
 /* ---- gguf/gguf.c ---- */
 bool gguf_read(kl_file *f);

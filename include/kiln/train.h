@@ -11,4 +11,5 @@
 #include <kiln/train/tokenizer.h>
 #include <kiln/formats/file.h>
 #include <kiln/formats/snapshot.h>
+#include <kiln/formats/weights.h>
 #endif

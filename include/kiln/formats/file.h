@@ -34,9 +34,10 @@ KL_API const char *kl_file_format_name(kl_file_format format); /* "npy", "npz", 
 
 typedef struct kl_file kl_file;
 
-/* Opens a file; its first bytes determine the format.  Everything except the elements is checked; parts that the format
- * does not define (other members of a .npz) are skipped.  NULL: it failed.  [errors ARGUMENT; IO: missing, truncated or
- * of another format; MEMORY] */
+/* Opens a file; its first bytes determine the format.  An index of several safetensors files (*.index.json), which are
+ * in its folder, is opened as one file with the tensors that it names.  Everything
+ * except the elements is checked; parts that the format does not define (other members of a .npz) are skipped.  NULL:
+ * it failed.  [errors ARGUMENT; IO: missing, truncated or of another format; MEMORY] */
 KL_API_AT kl_file *kl_file_open(const char *path);
 /* The same for a file in memory.  The caller owns the bytes, which must outlive the kl_file; `name` is for messages. */
 KL_API_AT kl_file *kl_file_open_bytes(const char *name, const void *bytes, size_t n);
@@ -51,7 +52,7 @@ typedef struct kl_file_entry {
     kl_dtype dtype;            /* the dtype of the tensor when it is read; KL_DTYPE_COUNT: Kiln has no such type */
     int rank;
     int64_t dims[KL_MAX_RANK]; /* outermost first, whatever the file's order */
-    size_t offset;             /* of its elements in the file, in bytes */
+    size_t offset;             /* of its elements in the file, or in that of an index, in bytes */
     size_t bytes;              /* size of its elements, uncompressed; of an unknown type: up to the next tensor */
 } kl_file_entry;
 /* The number of tensors.  They are numbered from 0 in the order of the file; their names are unique. */

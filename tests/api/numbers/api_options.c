@@ -154,6 +154,12 @@ static void files(void)
         CHECK(kl_file_write_with(path, KL_FILE_SAFETENSORS, 1, &item, i ? &zeros : NULL) == KL_OK);
         kl_file *f = kl_file_open(path);
         CHECK(kl_file_count(f) == 1 && kl_file_meta_count(f) == 0);
+        kl_params *p = kl_params_new(dev, KL_F32, 1);
+        kl_params_load_options strict = {0};
+        CHECK(kl_params_add(p, "x", kl_zeros(dev, KL_F32, 0, NULL)) == KL_OK);
+        CHECK(kl_params_load_file(p, f, i ? &strict : NULL) == KL_OK);
+        CHECK(kl_params_load(p, path, i ? &strict : NULL) == KL_OK && kl_item_f32(kl_params_find(p, "x")) == 1);
+        kl_params_free(p);
         kl_file_close(f);
     }
     remove(path);
