@@ -123,20 +123,22 @@ static bool make_graphs(struct control *c, struct graph *around, struct graph *g
     return ok;
 }
 
+/* Loops carry the token from iteration to iteration. */
+static bool is_loop(const struct control *c) { return c->proto.op == OP_scan || c->proto.op == OP_while; }
+
 /* Finds the position of the token of kl_print and kl_assert among operands and results; false: the op has none. */
 static bool token_place(const struct control *c, struct effects *f)
 {
-    bool loops = c->proto.op == OP_scan || c->proto.op == OP_while;
     if (!c->call.entry.id)
         return false;
     for (f->from = control_inputs(c); control_operand(c, f->from).id != c->call.entry.id;)
         f->from++;
-    f->to = loops ? c->proto.attr.region.carried : f->from;
+    f->to = is_loop(c) ? c->proto.attr.region.carried : f->from;
     return true;
 }
 static uint32_t token_result(const struct control *c, const struct effects *f)
 {
-    return f->to < f->from ? f->to : c->nout;
+    return is_loop(c) ? f->to : c->nout;
 }
 
 /* Threads the token through the op's regions. */
@@ -253,7 +255,7 @@ static ref append_op(struct control *c, struct graph *g, ref *in, uint32_t n)
         graph_free(region[1]);
         return NIL;
     }
-    if (looks && f.to < f.from) {
+    if (looks && is_loop(c)) {
         effects_move_operand(&f, in);
         proto.attr.region.carried++;
     }

@@ -249,6 +249,45 @@ static void in_loops_and_branches(void)
     }
 }
 
+static kl_status below_ten(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_lt(in[0], kl_const(dev, KL_F32, 10));
+    return KL_OK;
+}
+
+static kl_status tripled(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)ctx, (void)nin;
+    out[0] = kl_mul_scalar(kl_print(in[0], "round"), 3);
+    if (nout > 1)
+        out[1] = kl_neg(in[0]);
+    return KL_OK;
+}
+
+/* Loops whose functions use nothing from outside: the token is the last operand, and carried nevertheless. */
+static void in_closed_loops(void)
+{
+    kl_tensor one = kl_keep(kl_ones(dev, KL_F32, 0, NULL)), out[2];
+    for (int scans = 0; scans < 2; scans++) {
+        nlines = 0;
+        kl_trace_begin("closed");
+        if (scans)
+            kl_scan(tripled, NULL, 3, 1, &one, 0, NULL, 1, false, out);
+        else
+            kl_while(below_ten, tripled, NULL, 1, &one, out);
+        kl_keep(out[0]);
+        if (scans)
+            kl_keep(out[1]);
+        OK(kl_trace_end());
+        CHECK(nlines == 3 && scalar_line(0, "round", 1) && scalar_line(1, "round", 3) && scalar_line(2, "round", 9));
+        NEAR_LIST(out[0], 0, 27);
+        if (scans)
+            NEAR_LIST(out[1], 0, -1, -3, -9);
+    }
+    kl_release(one);
+}
+
 static kl_status squares(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
@@ -298,6 +337,7 @@ static void in_regions(void)
             in_a_scan();
         }
         in_loops_and_branches();
+        in_closed_loops();
         in_checkpoints();
     }
 }
