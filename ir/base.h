@@ -14,6 +14,16 @@ struct err {
     char msg[1024];
 };
 
+/* Whether a run is to end before it is complete: asked between kernels and at each iteration of a loop. */
+struct cancellation {
+    bool (*requested)(void *ctx, struct err *e); /* true: *e says by what */
+    void *ctx;
+};
+static inline bool cancellation_requested(const struct cancellation *c, struct err *e) /* c may be NULL */
+{
+    return c && c->requested(c->ctx, e);
+}
+
 /* ---- error.c ---- */
 /* Records an error unless one is there already; returns false. */
 bool err_set(struct err *e, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

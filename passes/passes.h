@@ -38,6 +38,7 @@ struct pass_options {
     /* Of a graph with symbols: what pass placeholders replaces them by; NULL: they stay. */
     struct placeholders *placeholders;
     const struct graph *recorded; /* with placeholders: the graph as it was recorded, with all symbols */
+    const struct cancellation *cancel; /* asked before each pass; NULL: none */
 };
 /* ---- run.c ---- */
 bool passes_run(struct graph *g, const struct pass_options *o); /* the default pipeline; false: g->err */
@@ -194,6 +195,8 @@ struct program {
     /* Has a custom op, which may fail, in a region, or at or behind the first command that may overwrite a state.  No
      * state can then be updated in place. */
     bool calls;
+    /* Has a region op, which may be a loop that takes long, at or behind that command. */
+    bool loops;
     uint32_t overwrites;          /* the first command that may overwrite a state; before it all signals are awaited */
     uint32_t signals;             /* commands that another thread runs */
     int64_t arena_bytes[MAX_DEVICES];

@@ -78,6 +78,8 @@ bool passes_run(struct graph *g, const struct pass_options *o)
         o->placeholders->n = 0;
     for (unsigned i = 0; i < pass_count; i++) {
         const struct pass_info *p = &pass_list[i];
+        if (cancellation_requested(o->cancel, &g->err))
+            return false;
         if (pass_run(p, g, o) < 0 || g->err.code)
             return err_set(&g->err, KL_ERR_INTERNAL, "pass %s failed", p->name);
         if (!passes_check(g, o, p->name))

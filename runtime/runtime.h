@@ -20,6 +20,11 @@ bool log_wants(kl_log_level level);
 void log_message(kl_log_level level, const char *message);
 void log_put(kl_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* ---- cancel.c ---- */
+/* What can end this thread's runs and compilations, for the calls that follow; NULL: nothing.  *c is the caller's. */
+void cancellation_here(const struct cancellation *c);
+const struct cancellation *cancellation_current(void);
+
 /* ---- environment.c ---- */
 /* Reports invalid KILN_ variables of the environment, with one call for each. */
 void environment_check(void (*say)(void *ctx, const char *text), void *ctx);

@@ -10,7 +10,7 @@ bool check_interpret(const struct graph *g, const struct check_values *v, const 
         ok = (out->data[i] = mem_alloc(node_bytes(g, g->out[i].value) + 1)) != NULL;
     if (!ok)
         return err_set(e, KL_ERR_MEMORY, "out of memory: outputs of @%s", g->name);
-    struct bind bind = {(const void *const *)v->input, (const void *const *)v->state, v->slot, out->data, watch};
+    struct bind bind = {(const void *const *)v->input, (const void *const *)v->state, v->slot, out->data, watch, NULL};
     return reference_run(g, &bind, true, e);
 }
 

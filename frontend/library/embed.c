@@ -6,8 +6,8 @@ kl_status kl_set_memory(const kl_memory *memory)
 {
     if (memory && memory->alloc && memory->grow && memory->release && mem_use(memory))
         return KL_OK;
-    thread_refuse_memory(memory && memory->alloc && memory->grow && memory->release
-                             ? "set_memory: Kiln has memory in use already" : "set_memory: a function is NULL");
+    bool complete = memory && memory->alloc && memory->grow && memory->release;
+    thread_refuse_memory(complete ? MEMORY_IN_USE : MEMORY_INCOMPLETE);
     return KL_ERR_ARGUMENT;
 }
 

@@ -463,7 +463,7 @@ static bool deferred_run_plan(const kl_tensor *h, uint32_t n, struct err *e)
     bool more = true;
     if (compute_batch(h, n, &more, &together))
         return true;
-    if (!more) {
+    if (!more || together.code == KL_ERR_CANCELLED) {
         *e = together;
         return false;
     }

@@ -140,7 +140,7 @@ kl_status kl_fail(kl_status code, const char *message)
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    if (code <= KL_OK || code > KL_ERR_INTERNAL)
+    if (code <= KL_OK || code > KL_ERR_CANCELLED)
         code = KL_ERR_ARGUMENT;
     struct trace *tr = thread_trace(t);
     bool more = tr && tr->err.code && !strcmp(tr->err.msg, t->last.msg);

@@ -139,8 +139,16 @@ struct operands_seen {
     uint64_t id[8];
     unsigned n;                  /* all that there were */
 };
+/* What may cancel a thread's calls. */
+struct cancel_limits {
+    struct kl_cancel_token *token; /* with a reference; NULL: none */
+    bool has_deadline;
+    double deadline;             /* as measure_now, in seconds */
+    struct cancellation asked;   /* what the runtime asks: a function of these limits */
+};
 struct thread {
     struct err last;             /* kl_last_error */
+    struct cancel_limits cancel;
     /* Where the user made the call that is running (kl_NAME_at sets it), or what kl_set_call_site has set: nodes and
      * errors have it.  NULL: no line is known. */
     const kl_site *site;
@@ -208,12 +216,18 @@ static inline void call_end(struct thread *t, const kl_site *outer)
 void front_lock(void);
 void front_unlock(void);                          /* also calls release callbacks that became due */
 void front_wait(void);                            /* waits until a writer is done; needs the lock */
+/* The same for a call that can be cancelled; false: *e, it is. */
+bool front_wait_cancellable(struct err *e);
 void front_wake(void);
 void front_drop(struct buffer *b);                /* as buffer_unref, but never calls the user's code under the lock */
 /* Without memory for the thread's struct: what it calls up to kl_trace_end is part of a trace that has failed. */
 void thread_remember_begin(void);
-/* sets kl_last_error of this thread without allocating; the message must be a literal */
-void thread_refuse_memory(const char *message);
+/* Sets kl_last_error of this thread without allocating. */
+enum memory_refusal { MEMORY_IN_USE = 1, MEMORY_INCOMPLETE };
+void thread_refuse_memory(enum memory_refusal why);
+
+/* ---- library/cancel.c ---- */
+void cancel_limits_end(struct thread *t);         /* at the thread's end */
 
 /* ---- blocks.c: scopes, no_grad blocks, composites, suspensions ---- */
 /* What a thread had open when a function of the user's or a suspension began. */

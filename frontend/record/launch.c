@@ -31,7 +31,8 @@ static bool launch_resolve(const struct launch *l, struct err *e)
                 return false;
             i = 0;
         } else if (x->busy) {
-            front_wait();
+            if (!front_wait_cancellable(e))
+                return false;
             i = 0;
         } else {
             i++;

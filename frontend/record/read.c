@@ -48,7 +48,7 @@ static struct buffer *value_of(struct thread *t, const char *op, kl_tensor h)
         if (!x)
             break;
         if (x->busy)
-            front_wait();
+            front_wait_cancellable(&e);
         else if (x->buffer)
             b = buffer_ref(x->buffer);
         else

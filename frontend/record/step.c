@@ -287,12 +287,15 @@ static bool take_inputs(struct step_run *r, const kl_tensor *in, struct err *e)
             return false;
         if (s->g->symbols)
             r->actual[at] = x->shape;
-        if (x->busy)
-            front_wait();
-        else if (!x->buffer && !deferred_compute(&in[i], 1, e))
-            return false;
-        else if (x->buffer)
+        if (x->busy) {
+            if (!front_wait_cancellable(e))
+                return false;
+        } else if (!x->buffer) {
+            if (!deferred_compute(&in[i], 1, e))
+                return false;
+        } else {
             r->input[at] = buffer_ref(x->buffer), i++;
+        }
     }
     for (uint32_t i = 0; i < s->g->input.n; i++)
         if (s->data[i])

@@ -1,6 +1,7 @@
 /* Per-thread state and the global lock. */
 #include "frontend/frontend.h"
 #include <pthread.h>
+#include <time.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
@@ -31,6 +32,7 @@ static void thread_end(void *p)
     trace_free(t->trace);
     trace_free(t->refused);
     graph_free(t->spare);
+    cancel_limits_end(t);
     front_lock();
     entries_return(t);
     front_unlock();
@@ -75,17 +77,25 @@ static void thread_start(void)
     timeline_from_environment();
 }
 
-/* The error of kl_set_memory if this thread had no struct yet, which would need memory; or NULL. */
-static _Thread_local const char *memory_refused;
+/* The error of kl_set_memory if this thread had no struct yet, which would need memory. */
+static _Thread_local uint8_t memory_refused; /* enum memory_refusal */
 
-void thread_refuse_memory(const char *message)
+static void report_refusal(struct thread *t, enum memory_refusal why)
 {
-    memory_refused = message;
-    if (self) {
-        self->last.code = KL_OK;
-        err_set(&self->last, KL_ERR_ARGUMENT, "%s", message);
-        memory_refused = NULL;
+    static const char *const message[] = {[MEMORY_IN_USE] = "set_memory: Kiln has memory in use already",
+                                          [MEMORY_INCOMPLETE] = "set_memory: a function is NULL"};
+    if (why)
+        err_set(&t->last, KL_ERR_ARGUMENT, "%s", message[why]);
+}
+
+void thread_refuse_memory(enum memory_refusal why)
+{
+    if (!self) {
+        memory_refused = (uint8_t)why;
+        return;
     }
+    self->last.code = KL_OK;
+    report_refusal(self, why);
 }
 
 static _Thread_local bool begin_refused; /* kl_trace_begin, for the same reason */
@@ -112,9 +122,8 @@ static struct thread *make_self(void)
     if (failed)
         err_set(&t->last, KL_ERR_MEMORY, "no memory for what Kiln keeps for each thread");
     failed = false;
-    if (memory_refused)
-        err_set(&t->last, KL_ERR_ARGUMENT, "%s", memory_refused);
-    memory_refused = NULL;
+    report_refusal(t, memory_refused);
+    memory_refused = 0;
     dispatch_log_start(t);
     self = t;
     if (begin_refused)
@@ -152,6 +161,23 @@ void front_unlock(void)
 void front_wait(void)
 {
     pthread_cond_wait(&idle, &lock);
+}
+
+bool front_wait_cancellable(struct err *e)
+{
+    const struct cancellation *cancel = cancellation_current();
+    if (!cancel) {
+        front_wait();
+        return true;
+    }
+    enum { POLL_NS = 5000000 }; /* a signal handler can wake no waiting thread */
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += POLL_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&idle, &lock, &until);
+    return !cancellation_requested(cancel, e);
 }
 
 void front_wake(void)

@@ -1,5 +1,5 @@
-/* Kiln inside a larger program: memory, threads and log of the host program, memory limits, fork.  Included by
- * <kiln/kiln.h>.
+/* Kiln inside a larger program: memory, threads and log of the host program, memory limits, cancelling, fork.  Included
+ * by <kiln/kiln.h>.
  *
  * Fork: a child process may continue to use Kiln.  It starts its own thread pool and background thread; compiled
  * programs stay available. fork() waits until kernels that other threads are compiling are done, and until the
@@ -65,6 +65,48 @@ KL_API_AT kl_tensor kl_wrap_device(kl_device device, kl_dtype dtype, int rank, c
  * when no loop runs on the previous pool.  It must not be called from inside a part.  Results are the same bits.
  * [errors ARGUMENT] */
 KL_API kl_status kl_set_pool(const kl_pool *pool);
+
+/* ---- cancelling ----
+ *
+ *     static kl_cancel_token *stop;
+ *     static void on_interrupt(int number) { (void)number; kl_cancel(stop); }
+ *
+ *     stop = kl_cancel_token_new();
+ *     kl_set_cancel_token(stop);
+ *     signal(SIGINT, on_interrupt);
+ *     while (kl_step_run(step, ...) == KL_OK) ...;          Ctrl-C ends a step, also one that would not end
+ *     if (kl_last_error_code() == KL_ERR_CANCELLED) kl_cancel_token_reset(stop);
+ *
+ * A call that computes or compiles (kl_trace_end, kl_step_run, reads of values that are not computed yet, kl_sync ..)
+ * ends with CANCELLED when the thread's token is cancelled or its deadline passes before the call is complete.  Every
+ * value is then as before the call, and the same call made again works; a trace ends as after any other error.  Calls
+ * that only record, and reads of values that are there, are not affected.
+ *
+ * It is asked at the start of a run, between two kernels, at each iteration of kl_while and kl_scan, and while a
+ * program is compiled, between passes and kernels.  A kernel, custom op or collective that has begun is completed (a
+ * collective waits for its peers at most until its communicator's timeout); so is the work that a GPU has been given,
+ * and a run that has begun to overwrite the states that it assigns: such a call returns OK.  Those of a program with
+ * loops from there on are not overwritten in place while the thread has a token or a deadline, which takes the memory
+ * of new values.  In a run of several processes each has to be cancelled: those that are not wait for the others in
+ * their next collective until the timeout.  Programs compiled ahead of time (<kiln/aot.h>) cannot be cancelled. */
+
+typedef struct kl_cancel_token kl_cancel_token;
+/* A token that is not cancelled.  NULL: MEMORY. */
+KL_API_AT kl_cancel_token *kl_cancel_token_new(void);
+/* The caller's token must not be used afterwards; threads that it is set on keep it.  NULL is allowed. */
+KL_API void kl_cancel_token_free(kl_cancel_token *token);
+/* Sets the token that cancels this thread's calls, in place of the one before; NULL: none.  A token may be set on any
+ * number of threads.  [never fails but for MEMORY] */
+KL_API kl_status kl_set_cancel_token(kl_cancel_token *token);
+/* Cancels the calls of all threads that the token is set on: those that run and, until kl_cancel_token_reset, those
+ * that follow.  Any thread and any signal handler may call it (it is one atomic store).  NULL is allowed. */
+KL_API void kl_cancel(kl_cancel_token *token);
+/* The calls that follow run again.  NULL is allowed. */
+KL_API void kl_cancel_token_reset(kl_cancel_token *token);
+KL_API bool kl_is_cancelled(const kl_cancel_token *token); /* false for NULL */
+/* Sets the time at which this thread's calls are cancelled, that far from now, until it is set anew; 0 or less: it has
+ * passed; INFINITY: there is none.  [errors ARGUMENT: NaN; MEMORY] */
+KL_API_AT kl_status kl_set_deadline(double seconds);
 
 /* ---- messages ---- */
 

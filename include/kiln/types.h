@@ -52,7 +52,8 @@ typedef enum kl_status {
     KL_ERR_IO,       /* a file that is missing, truncated or of another format */
     KL_ERR_PARSE,    /* text that is not a valid graph */
     KL_ERR_CHECK,    /* a value that failed kl_assert or option check_nan */
-    KL_ERR_INTERNAL  /* an internal error: please report it */
+    KL_ERR_INTERNAL, /* an internal error: please report it */
+    KL_ERR_CANCELLED /* kl_cancel or the deadline of kl_set_deadline ended it (<kiln/embed.h>) */
 } kl_status;
 
 /* Where a call was made. The macros of <kiln/kiln.h> pass a static one; NULL is allowed. */

@@ -89,7 +89,7 @@ char *custom_label(const char *name, char *text)
 /* Makes an error of a failed function of the op. */
 static bool custom_set_error(const char *name, kl_status status, const char *message, struct err *e)
 {
-    if ((unsigned)status > KL_ERR_INTERNAL)
+    if ((unsigned)status > KL_ERR_CANCELLED)
         status = KL_ERR_INTERNAL;
     char label[CUSTOM_LABEL];
     return err_set(e, status, "%s: %s", custom_label(name, label), *message ? message : status_name(status));

@@ -39,6 +39,7 @@ const char *status_name(kl_status s)
     case KL_ERR_PARSE: return "parse error";
     case KL_ERR_CHECK: return "failed check";
     case KL_ERR_INTERNAL: return "internal error";
+    case KL_ERR_CANCELLED: return "cancelled";
     }
     return "unknown error";
 }

@@ -43,13 +43,13 @@ static const void *bound_data(const struct node *n, const struct bind *b)
 
 static bool run_checked(const struct graph *g, const struct bind *b, struct err *e);
 
-struct region_run { const struct graph *g; const struct node *n; const struct interp_watch *watch; struct err *e; };
+struct region_run { const struct graph *g; const struct node *n; const struct bind *outer; struct err *e; };
 
 static bool graph_interp_run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_run *r = ctx;
-    return run_checked(node_region(r->g, r->n, which), &(struct bind){.input = in, .out = out, .watch = r->watch},
-                       r->e);
+    const struct bind bind = {.input = in, .out = out, .watch = r->outer->watch, .cancel = r->outer->cancel};
+    return run_checked(node_region(r->g, r->n, which), &bind, r->e);
 }
 
 static size_t result_offset(const struct graph *g, const struct node *n, uint32_t index)
@@ -76,7 +76,7 @@ static bool evaluate_region(const struct graph *g, ref r, const struct bind *b, 
     if (ok && n->op != OP_custom) {
         struct region_call c = region_call(g, n);
         c.in = (const void *const *)at, c.out = at + nin, c.work = work;
-        c.run = graph_interp_run_region, c.ctx = &(struct region_run){g, n, b->watch, e};
+        c.run = graph_interp_run_region, c.ctx = &(struct region_run){g, n, b, e};
         ok = region_run(&c);
     }
     if (!ok && !e->code)
@@ -134,6 +134,8 @@ static bool graph_interp_run(const struct graph *g, const struct bind *b, const 
         const struct node *n = node_at(g, r);
         if (!last[r])
             continue;
+        if (cancellation_requested(b->cancel, e))
+            return false;
         if (is_bound(n))
             value[r] = (void *)bound_data(n, b);
         else if (!interp_value(g, r, b, value, e))

@@ -23,6 +23,7 @@ struct bind {                     /* the arguments of a run: row-major arrays, b
     const uint64_t *slot;         /* one per slot, the bits of its dtype */
     void *const *out;             /* one per output: return values and new states; must not alias inputs */
     const struct interp_watch *watch; /* NULL: none */
+    const struct cancellation *cancel; /* asked before each node; NULL: none */
 };
 /* Evaluates a graph without grad nodes and with numerics written; one thread, no kernel. */
 bool interp_run(const struct graph *g, const struct bind *b, struct err *e);

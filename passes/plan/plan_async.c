@@ -96,9 +96,10 @@ void plan_async_overwrites(struct program *p)
     p->overwrites = 0;
     while (p->overwrites < p->ncmd && !may_overwrite(p, &p->cmd[p->overwrites]))
         p->overwrites++;
-    p->calls = false;
+    p->calls = p->loops = false;
     for (uint32_t i = 0; i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
+        p->loops |= c->kind == CMD_REGION && i >= p->overwrites;
         p->calls |= c->kind == CMD_CUSTOM && (!c->signal || i >= p->overwrites);
         p->calls |= c->kind == CMD_INTERP && custom_any(p->g);
         for (int k = 0; k < 2; k++)

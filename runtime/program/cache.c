@@ -57,6 +57,7 @@ struct compile_all {
     bool background;
     uint32_t at_once;              /* the most kernels that are compiled at once */
     unsigned threads;              /* that compile */
+    const struct cancellation *cancel; /* asked before each share; NULL: none */
     pthread_mutex_t lock;          /* guards all below, and x->code */
     uint32_t ncode;                /* entries in x->code */
     uint32_t next;                 /* the next kernel to compile */
@@ -123,7 +124,7 @@ static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
     struct compile_all *all = ctx;
     for (uint32_t first, n; (n = take_share(all, &first));) {
         struct err e = {0};
-        uint32_t failed = get_codes(all, first, n, &e);
+        uint32_t failed = cancellation_requested(all->cancel, &e) ? first : get_codes(all, first, n, &e);
         if (failed == UINT32_MAX) continue;
         pthread_mutex_lock(&all->lock);
         if (failed < all->failed) {
@@ -203,7 +204,8 @@ static struct program *cache_plan_program(struct graph *g, const struct exec *x,
     struct placeholders placeholders = {0};
     struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .bf16_dot2 = device_bf16_dot2(g),
                              .processor = device_processor(g), .dump = dump ? dump_graph : NULL, .ctx = dump,
-                             .placeholders = &placeholders, .recorded = x->captured};
+                             .placeholders = &placeholders, .recorded = x->captured,
+                             .cancel = cancellation_current()};
     struct program *p = NULL;
     int64_t began = span_begin();
     bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
@@ -297,7 +299,7 @@ static bool compile_kernels(struct exec *x, bool background, struct err *e)
         if (x->accelerated >> d & 1) room &= (x->on[d] = mem_alloc((n + 1) * sizeof *x->on[d])) != NULL;
     struct compile_all all = {.x = x, .needed = needed, .background = background, .at_once = 1,
                               .threads = background ? 1 : pool_threads(), .lock = PTHREAD_MUTEX_INITIALIZER,
-                              .failed = UINT32_MAX};
+                              .cancel = cancellation_current(), .failed = UINT32_MAX};
     find_modules(&all);
     if (room) pool_run_max(compile_some, &all, n, 1, background ? 1 : UINT32_MAX);
     x->ncode = all.ncode;

@@ -190,7 +190,7 @@ static bool check_report(const struct graph *recorded, struct buffer *const *inp
     struct interp_watch watch = {see_node, &s};
     const char *text = NULL, *what = infinities ? "a value is NaN or infinite" : "a value is NaN";
     if (s.bad && read_values(g, input, state, out, &v)) {
-        struct bind bind = {(const void *const *)v.input, (const void *const *)v.state, slot, v.out, &watch};
+        struct bind bind = {(const void *const *)v.input, (const void *const *)v.state, slot, v.out, &watch, NULL};
         bool ok = reference_run(g, &bind, true, &why); /* kl_print has printed already */
         text = ok && !s.failed ? first_made(&s) : NULL;
     }

@@ -19,6 +19,8 @@ struct run {
     uint64_t launches, barriers;
     const struct exec_watch *watch; /* called after each command; or NULL */
     bool elide;                   /* omit barriers that the plan marks as unnecessary */
+    bool overwrites;              /* updates states in place */
+    const struct cancellation *cancel; /* NULL: it cannot be cancelled, or not any more: it has overwritten a state */
     double (*clock)(void);
     struct profile_row *row;      /* its rows in this thread's profile, NULL without one */
     const uint16_t *timed;        /* profile.launches */

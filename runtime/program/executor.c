@@ -7,7 +7,11 @@
  * nothing can fail except the interpreters and custom ops; if a program has these, no state is written in place, unless
  * they are custom ops of another thread that end before the first state is written.  A
  * device with a driver gets the whole program before it starts, so a failure on the way drops all of it.  If its work
- * must start earlier, because parts of the program are on other devices, no state is written in place. */
+ * must start earlier, because parts of the program are on other devices, no state is written in place.
+ *
+ * A run that can be cancelled asks before each command, and at each iteration of a loop, whether it is to end.  From
+ * the first command that overwrites a state on it runs to its end; if there are loops from there on, which may take
+ * long or not end, no state is written in place. */
 #include "ir/graph/custom.h"
 #include "execute.h"
 #include "runtime/async.h"
@@ -128,7 +132,8 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
         return c.ok;
     }
     const struct command *c = f->cmd;
-    for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide)); c++) {
+    /* a run that can be cancelled asks before each kernel */
+    for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide && !f->r->cancel)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
         int64_t extent = f->r->extent ? f->r->extent[c->kernel] : k->extent;
         part[(*n)++] = (struct pool_part){extent, k->sched.grain};
@@ -142,7 +147,7 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 /* A program for the interpreter has one command. */
 static bool run_interp(const struct frame *f, struct err *e)
 {
-    struct bind bind = {f->input, f->state, f->r->slot, f->out, NULL};
+    struct bind bind = {f->input, f->state, f->r->slot, f->out, NULL, f->r->cancel};
     return reference_run(f->p->g, &bind, false, e);
 }
 
@@ -150,12 +155,21 @@ static bool program_is_interpreted(const struct program *p) { return p->ncmd == 
 
 static bool run_commands(struct frame *f, struct err *e);
 
+/* Is the run to end before its next command, whose number is i? */
+static bool is_cancelled(const struct frame *f, uint32_t i, struct err *e)
+{
+    struct run *r = f->r;
+    if (cancellation_requested(r->cancel, e)) return true;
+    if (r->overwrites && f->p == r->x->program && i == f->p->overwrites) r->cancel = NULL;
+    return false;
+}
+
 /* ---- region ops: the programs of their regions run in the workspace of the command ---- */
 static bool executor_run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_frame *r = ctx;
     struct frame sub = {.r = r->f->r, .p = r->f->cmd->sub[which], .input = in, .out = out, .arena = r->arena};
-    return run_commands(&sub, r->e);
+    return !cancellation_requested(sub.r->cancel, r->e) && run_commands(&sub, r->e);
 }
 
 /* Of an operand or a result, for the symbols' values of this run. */
@@ -302,7 +316,7 @@ static bool wait_async(struct run *r, uint32_t n, struct err *e)
     return ok;
 }
 
-/* Only the interpreters, custom ops and devices with a driver can fail. */
+/* Only the interpreters, custom ops and devices with a driver can fail, and what is cancelled. */
 static bool run_commands(struct frame *f, struct err *e)
 {
     bool ok = true;
@@ -310,6 +324,7 @@ static bool run_commands(struct frame *f, struct err *e)
         f->cmd = &f->p->cmd[i];
         n = 1;
         if (f->r->x->skip && f->r->x->skip[i]) continue;
+        if (f->r->cancel && is_cancelled(f, i, e)) return false;
         bool async = f->cmd->signal && device_is_host(f->cmd->device) && !f->r->watch;
         /* one that this thread runs itself, for a device with a driver, keeps its place among the others */
         uint32_t wait = f->cmd->signal && !async ? f->cmd->signal : f->cmd->wait;
@@ -355,19 +370,22 @@ static bool is_in_place(const struct run *r, const bool *exclusive, uint32_t i)
     const struct output *o = &p->g->out[i];
     /* several devices, not all with host memory */
     bool apart = (p->devices & r->x->accelerated) && (p->devices & (p->devices - 1));
-    bool can_fail = program_is_interpreted(p) || p->calls || (r->x->interpreted & p->devices) || apart;
+    bool can_fail = program_is_interpreted(p) || p->calls || (r->x->interpreted & p->devices) || apart ||
+                    (r->cancel && p->loops);
     return o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
 }
 
 /* Gets a buffer for every output: a new one, or the state's if it may be updated in place. */
-static bool make_outputs(const struct run *r, const bool *exclusive, struct err *e)
+static bool make_outputs(struct run *r, const bool *exclusive, struct err *e)
 {
     const struct graph *g = r->x->program->g;
     for (uint32_t i = 0; i < g->nout; i++) {
         const struct output *o = &g->out[i];
-        r->out[i] = is_in_place(r, exclusive, i) ? buffer_ref(r->state[o->state])
-                                                 : buffer_new_at(node_at(g, o->value)->device, output_bytes(r, i),
-                                                                 accelerators_last_output(r, i), e);
+        bool in_place = is_in_place(r, exclusive, i);
+        r->overwrites |= in_place;
+        r->out[i] = in_place ? buffer_ref(r->state[o->state])
+                             : buffer_new_at(node_at(g, o->value)->device, output_bytes(r, i),
+                                             accelerators_last_output(r, i), e);
         if (!r->out[i]) return false;
     }
     return true;
@@ -499,8 +517,9 @@ static bool exec_run_with(const struct exec *x, struct buffer *const *input, str
     atomic_store_explicit(&((struct exec *)x)->ran, number, memory_order_relaxed);
     uint32_t nout = x->program->g->nout;
     struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .watch = watch,
-                    .workers = pool_threads()};
+                    .workers = pool_threads(), .cancel = cancellation_current()};
     for (uint32_t i = 0; i < nout; i++) out[i] = NULL;
+    if (cancellation_requested(r.cancel, e)) return false;
     struct profile *profile = profile_current();
     if (profile && !(r.row = profile_rows(profile, x)))
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
