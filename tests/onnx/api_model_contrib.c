@@ -65,6 +65,12 @@ static const struct row rows[] = {
      "DequantizeLinear x s z > e\nGlobalAveragePool e > f\nQuantizeLinear f r v > a", 1, 0},
     {"x=u3,8 y=s8,5 s=p: t=p5 z=u: w=f5", "MatMulIntegerToFloat" MS " x y s t z - w > a",
      "MatMulInteger x y z > e\nCast e > f; to=1\nMul s t > g\nMul f g > h\nAdd h w > a", 1, 1e-5},
+    {"x=u3,8 s=p: z=u: y=s8,5 t=p: r=p: v=u:", "QGemm" MS " x s z y t - - r v > a; alpha=0.5",
+     "MatMulInteger x y z > e\nCast e > f; to=1\nMul s t > g\nMul f g > h\nConstant > k; value_float=0.5\n"
+     "Mul h k > i\nQuantizeLinear i r v > a", 1, 1},
+    {"x=u8,3 s=p: z=u: y=s5,8 t=p5 w=s5", "QGemm" MS " x s z y t w > a; transA=1 transB=1",
+     "Transpose x > X; perm=1,0\nTranspose y > Y; perm=1,0\nMatMulInteger X Y z w > e\nCast e > f; to=1\n"
+     "Mul s t > g\nMul f g > a", 1, 1e-5},
     {"x=f3,8 y=u8,5 t=p: z=u: w=f5", "DynamicQuantizeMatMul" MS " x y t z w > a",
      "DynamicQuantizeLinear x > e s q\nMatMulInteger e y q z > f\nCast f > g; to=1\nMul s t > h\nMul g h > k\n"
      "Add k w > a", 1, 1e-5},

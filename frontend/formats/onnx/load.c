@@ -288,6 +288,7 @@ static void free_graph(struct graph_def *g)
         for (size_t k = 0; d->sub && k < d->proto->n_attribute; k++)
             free_graph(d->sub[k]);
         once_free(d->once);
+        once_free(d->part);
         free(d->in);
         free(d->out);
         free(d->sub);

@@ -24,15 +24,23 @@ static bool once_is_value(const struct value *v)
     return v->set && !v->list && !v->varies && (v->constant || v->steady || (v->weight && !v->weight->taken));
 }
 
-/* Does the node give the same in every call, and is it no part of a function, which has other operands elsewhere? */
+/* Is the node no part of a function, which has other operands elsewhere? */
+static bool once_is_unique(const struct node *n)
+{
+    const struct frame *f = n->frame;
+    while (f && !f->caller)
+        f = f->outer;
+    return !f;
+}
+
+/* Does the node give the same in every call? */
 static bool once_is_steady(const struct node *n)
 {
     const struct node_def *d = n->def;
     bool steady = d->op && onnx_nin(n) && d->op->arg != ONNX_NEVER_FOLDED && d->op->fn != onnx_random;
     for (size_t i = 0; i < d->proto->n_attribute; i++)
         steady &= !d->sub[i];
-    for (const struct frame *f = n->frame; f; f = f->outer)
-        steady &= !f->caller;
+    steady = steady && once_is_unique(n);
     for (uint32_t i = 0; i < onnx_nin(n) && steady; i++) {
         const struct value *v = onnx_value(n, i);
         steady = !v || !v->set || once_is_value(v);
@@ -76,22 +84,27 @@ static bool once_keep(struct node *n, struct once *o)
 
 static bool once_compute(struct node *n, bool *done);
 
-/* Operands that are views of weights in the trace are computed outside of it. */
-static bool once_operands(struct node *n)
+/* An operand that is a view of weights in the trace is computed outside of it. */
+static bool once_operand(struct node *n, uint32_t i)
 {
-    for (uint32_t i = 0; i < onnx_nin(n); i++) {
-        struct value *v = onnx_value(n, i);
-        bool done = true;
-        if (!v || !v->set)
-            continue;
-        if (v->weight)
-            n->run->m->weight[v->weight - n->run->m->weight].folded = true;
-        else if (v->steady && !v->held && (!v->maker || !once_compute(v->maker, &done)))
-            return false;
-        if (!done)
-            return false;
-    }
+    struct value *v = onnx_value(n, i);
+    bool done = true;
+    if (!v || !v->set)
+        return true;
+    if (v->weight)
+        n->run->m->weight[v->weight - n->run->m->weight].folded = true;
+    else if (v->steady && !v->held)
+        return v->maker && once_compute(v->maker, &done) && done;
     return true;
+}
+
+/* The same of the operands up to NO_PLACE; operand NULL: of all. */
+static bool once_operands(struct node *n, const uint32_t *operand)
+{
+    bool ok = true;
+    for (uint32_t i = 0; ok && (operand ? operand[i] != NO_PLACE : i < onnx_nin(n)); i++)
+        ok = once_operand(n, operand ? operand[i] : i);
+    return ok;
 }
 
 /* Runs the operator outside of the trace and keeps its results; where they are refused, the values that the trace has
@@ -140,7 +153,7 @@ static bool once_compute(struct node *n, bool *done)
     if (d->once->refused)
         return true;
     r->depth++;
-    bool first = !d->once->kept, ready = once_operands(n);
+    bool first = !d->once->kept, ready = once_operands(n, NULL);
     r->depth--;
     d->once->refused = first; /* until it is kept */
     if (first && ready && run_suspend(r->m)) {
@@ -162,6 +175,48 @@ bool once_node(struct node *n, bool *done, bool *view)
         return true;
     *view = once_is_view(n);
     return *view || once_compute(n, done);
+}
+
+/* ---- parts of an operator's work ---- */
+
+/* Are those of the operands that the node has, up to NO_PLACE, computed outside of the trace? */
+static bool once_parts_ready(struct node *n, const uint32_t *operand)
+{
+    bool steady = !n->run->folding && !n->run->m->suspended && once_is_unique(n);
+    for (uint32_t i = 0; steady && operand[i] != NO_PLACE; i++) {
+        const struct value *v = onnx_value(n, operand[i]);
+        steady = !v || !v->set || once_is_value(v);
+    }
+    return steady && once_operands(n, operand);
+}
+
+kl_tensor once_part(struct node *n, uint32_t part, const uint32_t *operand, once_fn *make)
+{
+    struct run *r = n->run;
+    struct node_def *d = &n->frame->g->node[n->def - n->frame->g->node];
+    if (!d->part)
+        d->part = once_new(ONCE_PARTS);
+    if (!d->part || d->part->refused || !once_parts_ready(n, operand))
+        return make(n, part);
+    if (d->part->t[part].id)
+        return d->part->t[part];
+    if (!run_suspend(r->m))
+        return make(n, part);
+    bool tracing = r->tracing;
+    kl_tensor t = kl_none;
+    r->tracing = false;
+    if (kl_scope_begin() == KL_OK) {
+        t = make(n, part);
+        bool fits = t.id && kl_check(t) == KL_OK && kl_numel(t) <= r->m->once_left;
+        r->m->once_left -= fits ? kl_numel(t) : 0;
+        t = fits ? kl_keep(t) : kl_none;
+        kl_scope_end();
+    }
+    r->tracing = tracing;
+    run_resume(r->m);
+    d->part->refused |= !t.id;
+    d->part->t[part] = t;
+    return t.id ? t : make(n, part);
 }
 
 void once_mark(struct node *n)

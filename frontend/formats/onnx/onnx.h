@@ -114,6 +114,7 @@ struct node_def {
     uint32_t *out;                    /* NO_PLACE: nobody asks for it */
     struct graph_def **sub;           /* an attribute each; NULL where it is no graph */
     struct once *once;                /* NULL: it has not been asked whether its results are the same in every call */
+    struct once *part;                /* results of once_part, or NULL */
 };
 struct initial { uint32_t at; struct array *array; int weight; }; /* weight: its number, -1: none */
 struct graph_def {
@@ -339,9 +340,28 @@ struct once {
  * recorded, and once_mark called.  false: reported. */
 bool once_node(struct node *n, bool *done, bool *view);
 void once_mark(struct node *n);
+/* What an operator computes from some of its operands, in the list up to NO_PLACE: make(n, part), once if they are the
+ * same in every call.  part: its number, below ONCE_PARTS. */
+enum { ONCE_PARTS = 8 };
+typedef kl_tensor once_fn(struct node *n, uint32_t part);
+kl_tensor once_part(struct node *n, uint32_t part, const uint32_t *operand, once_fn *make);
 struct once *once_new(uint32_t nout);                  /* NULL: out of memory */
 void once_free(struct once *o);                        /* NULL is fine */
 int64_t once_budget(const struct kl_model *m);         /* elements that it may compute once */
+
+/* ---- integers.c: products of integers of 8 bits less their zero points ---- */
+/* Operand i, as i32, less its zero point, operand `zero`: one number, or one for each element of an axis of i. */
+kl_tensor onnx_less_zero(struct node *n, uint32_t i, uint32_t zero, int axis);
+/* The zero point as i32, broadcasting to operand i; kl_none: it is 0. */
+kl_tensor onnx_zero_point(struct node *n, uint32_t i, uint32_t zero, int axis);
+/* The product of an operator of integer matrices, i32; and the same of another first operand, with the zero point p,
+ * i32, one number or one for each row, or kl_none. */
+kl_tensor onnx_integer_matmul(struct node *n);
+kl_tensor onnx_integer_product(struct node *n, kl_tensor a, kl_tensor p);
+/* The convolution of ConvInteger or QLinearConv, i32, by a function that computes one of x and w, f32 or i32.
+ * f: the weights' type. */
+typedef kl_tensor onnx_conv_fn(struct node *n, kl_tensor x, kl_tensor w, const void *windows);
+kl_tensor onnx_integer_conv(struct node *n, const struct type *f, onnx_conv_fn *conv, const void *windows);
 
 /* ---- attr.c: attributes ---- */
 const Onnx__AttributeProto *onnx_attr(const struct node *n, const char *name); /* NULL: it has none */

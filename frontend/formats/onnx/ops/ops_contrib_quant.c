@@ -99,16 +99,10 @@ bool onnx_qlinear_global_average_pool(struct node *n)
 
 /* ---- products ---- */
 
-/* a and b less their zero points, multiplied in integers, times both scales, plus a bias.  za, zb: kl_none or as
- * scale_of.  Scales and zero points of b may be one for each column. */
-static kl_tensor product_of_steps(struct node *n, kl_tensor a, kl_tensor za, kl_tensor sa, kl_tensor b, kl_tensor zb,
-                                  kl_tensor sb, uint32_t bias)
+/* Sums y of products in f32: times both scales, plus a bias.  Scales of b may be one for each column. */
+static kl_tensor product_of_steps(struct node *n, kl_tensor y, kl_tensor sa, kl_tensor sb, uint32_t bias)
 {
-    a = kl_cast(a, KL_I32);
-    b = kl_cast(b, KL_I32);
-    a = za.id ? kl_sub(a, kl_cast(za, KL_I32)) : a;
-    b = zb.id ? kl_sub(b, kl_cast(zb, KL_I32)) : b;
-    kl_tensor y = kl_mul(kl_cast(kl_matmul(a, b), KL_F32), kl_mul(sa, sb));
+    y = kl_mul(kl_cast(y, KL_F32), kl_mul(sa, sb));
     return onnx_has(n, bias) ? kl_add(y, kl_cast(onnx_in(n, bias), KL_F32)) : y;
 }
 
@@ -117,8 +111,7 @@ bool onnx_matmul_integer_to_float(struct node *n)
     struct type t;
     if (!onnx_type(n, 2, &t))
         return false;
-    kl_tensor y = product_of_steps(n, onnx_in(n, 0), scale_of(n, 4), scale_of(n, 2), onnx_in(n, 1), scale_of(n, 5),
-                                   scale_of(n, 3), 6);
+    kl_tensor y = product_of_steps(n, onnx_integer_matmul(n), scale_of(n, 2), scale_of(n, 3), 6);
     return onnx_give_as(n, 0, y, t.dtype);
 }
 
@@ -131,7 +124,7 @@ bool onnx_dynamic_quantize_matmul(struct node *n)
     kl_tensor x = kl_cast(onnx_in(n, 0), KL_F32), low, point, scale = onnx_range_scale(n, x, &low);
     scale = kl_where(kl_eq(scale, onnx_number(n, KL_F32, 0)), onnx_number(n, KL_F32, 1), scale);
     kl_tensor a = onnx_range_quantize(n, x, low, scale, &point);
-    kl_tensor y = product_of_steps(n, a, point, scale, onnx_in(n, 1), scale_of(n, 3), scale_of(n, 2), 4);
+    kl_tensor y = product_of_steps(n, onnx_integer_product(n, a, kl_cast(point, KL_I32)), scale, scale_of(n, 2), 4);
     return onnx_give_as(n, 0, y, t.dtype);
 }
 

@@ -112,6 +112,23 @@ static kl_tensor cell_weights(struct node *n, uint32_t i, uint32_t scale, int d)
     return kl_transpose(s.id ? kl_mul(w, s) : w, 0, 1);
 }
 
+/* The transposed weights of inputs (parts 0 and 1) and of states (2 and 3), of both directions. */
+static kl_tensor transposed_weights(struct node *n, uint32_t part)
+{
+    uint32_t operand = 1 + part / 2;
+    return kl_transpose(cell_weights(n, operand, operand == 1 ? 8 : 10, (int)part % 2), 0, 1);
+}
+
+/* The same as weights, laid out in memory as a step reads them. */
+static kl_tensor laid_out_weights(struct node *n, uint32_t operand, int d)
+{
+    uint32_t scale = operand == 1 ? 8 : 10;
+    bool quantized = n->def->op->fn == onnx_dynamic_quantize_lstm;
+    const uint32_t of[] = {operand, quantized ? scale : NO_PLACE, scale + 1, NO_PLACE};
+    kl_tensor w = once_part(n, 2 * (operand - 1) + (uint32_t)d, of, transposed_weights);
+    return kl_transpose(w, 0, 1);
+}
+
 /* Computes one direction: y [T, B, H], and the last h and cell [B, H]. */
 static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, int d, bool back, kl_tensor *out)
 {
@@ -119,7 +136,7 @@ static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, in
     kl_recurrent_options o = {.h = of_direction(n, 5, d), .length = length, .reverse = back,
                               .reset_last = onnx_attr_int(n, "linear_before_reset", 0),
                               .coupled = onnx_attr_int(n, "input_forget", 0), .activation = rnn_activate, .ctx = c};
-    kl_tensor w = cell_weights(n, 1, 8, d), b = of_direction(n, 3, d);
+    kl_tensor w = laid_out_weights(n, 1, d), b = of_direction(n, 3, d);
     if (b.id) { /* of the inputs, then of the states */
         int64_t half = onnx_type_of(w).dims[0];
         o.bias = kl_narrow(b, 0, 0, half);
@@ -130,7 +147,7 @@ static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, in
         o.peephole = of_direction(n, 7, d);
     }
     cell_activations(c, d);
-    return kl_recurrent(c->kind, x, w, cell_weights(n, 2, 10, d), &o, out) == KL_OK;
+    return kl_recurrent(c->kind, x, w, laid_out_weights(n, 2, d), &o, out) == KL_OK;
 }
 
 bool onnx_rnn(struct node *n)

@@ -155,25 +155,11 @@ bool onnx_conv_transpose(struct node *n)
     return onnx_give(n, 0, kl_conv_transpose(x, w, b, s.stride, s.low, s.high, s.dilation, groups));
 }
 
-/* ---- integers: operands less their zero points ---- */
+/* ---- integers ---- */
 
-/* zero: operand i, one number, or one for each element of an axis */
-static kl_tensor less_zero(struct node *n, kl_tensor a, uint32_t i, int axis)
+static kl_tensor convolve_integers(struct node *n, kl_tensor x, kl_tensor w, const void *windows)
 {
-    struct type t = onnx_type_of(a), z;
-    a = kl_cast(a, KL_I32);
-    if (!onnx_has(n, i) || t.rank < 0)
-        return a;
-    if (!onnx_type(n, i, &z))
-        return kl_none;
-    kl_tensor zero = kl_cast(onnx_in(n, i), KL_I32);
-    int64_t dims[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1}, count = z.rank == 1 ? z.dims[0] : 1;
-    axis = axis < 0 ? axis + t.rank : axis;
-    if (z.rank <= 1 && axis >= 0 && axis < t.rank) {
-        dims[axis] = count;
-        zero = kl_reshape(zero, count == 1 ? 0 : t.rank, dims);
-    }
-    return kl_sub(a, zero);
+    return onnx_convolve(n, x, w, kl_none, windows);
 }
 
 bool onnx_conv_integer(struct node *n)
@@ -182,15 +168,10 @@ bool onnx_conv_integer(struct node *n)
     struct onnx_windows s;
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s))
         return false;
-    kl_tensor x = less_zero(n, onnx_in(n, 0), 2, 0), w = less_zero(n, onnx_in(n, 1), 3, 0);
-    return onnx_give(n, 0, onnx_convolve(n, x, w, kl_none, &s));
+    return onnx_give(n, 0, onnx_integer_conv(n, &f, convolve_integers, &s));
 }
 
-bool onnx_matmul_integer(struct node *n)
-{
-    kl_tensor a = less_zero(n, onnx_in(n, 0), 2, -2), b = less_zero(n, onnx_in(n, 1), 3, -1);
-    return onnx_give(n, 0, kl_matmul(a, b));
-}
+bool onnx_matmul_integer(struct node *n) { return onnx_give(n, 0, onnx_integer_matmul(n)); }
 
 /* Reshapes a scale, of one number or one for each element of an axis, to broadcast to the result. */
 static kl_tensor scale_along(struct node *n, uint32_t i, int rank, int axis)
@@ -222,8 +203,28 @@ static bool give_quantized(struct node *n, kl_tensor acc, uint32_t a, uint32_t b
 
 bool onnx_qlinear_matmul(struct node *n)
 {
-    kl_tensor a = less_zero(n, onnx_in(n, 0), 2, -2), b = less_zero(n, onnx_in(n, 3), 5, -1);
-    return give_quantized(n, kl_matmul(a, b), 1, 4, 6, 7, -1);
+    return give_quantized(n, onnx_integer_matmul(n), 1, 4, 6, 7, -1);
+}
+
+/* alpha a b + c, c integers of the product's scale; without the scale of the result in floats. */
+bool onnx_qgemm(struct node *n)
+{
+    kl_tensor y = onnx_integer_matmul(n);
+    struct type t = onnx_type_of(y);
+    if (t.rank != 2)
+        return onnx_fails(n, KL_ERR_SHAPE, "a product of %d axes", t.rank);
+    if (onnx_has(n, 6))
+        y = kl_add(y, kl_cast(onnx_in(n, 6), KL_I32));
+    kl_tensor scale = kl_mul(scale_along(n, 1, 2, 0), scale_along(n, 4, 2, 1));
+    kl_tensor v = kl_mul(kl_cast(y, KL_F32), scale);
+    v = kl_mul(v, onnx_number(n, KL_F32, onnx_attr_float(n, "alpha", 1)));
+    if (!onnx_has(n, 7))
+        return onnx_give(n, 0, v);
+    struct type z = {.dtype = KL_U8};
+    if (!onnx_has(n, 8) || !onnx_type(n, 8, &z) || (z.dtype != KL_U8 && z.dtype != KL_I8))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "its result has a scale, and no zero point of u8 or i8");
+    kl_tensor to = kl_reshape(kl_cast(onnx_in(n, 7), KL_F32), 0, NULL);
+    return onnx_give(n, 0, kl_quantize(v, to, kl_reshape(onnx_in(n, 8), 0, NULL), z.dtype, 0));
 }
 
 bool onnx_qlinear_conv(struct node *n)
@@ -232,8 +233,12 @@ bool onnx_qlinear_conv(struct node *n)
     struct onnx_windows s;
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 3, &f) || !window_attributes(n, &t, f.dims + 2, &s))
         return false;
-    kl_tensor x = less_zero(n, onnx_in(n, 0), 2, 1), w = less_zero(n, onnx_in(n, 3), 5, 0);
-    return give_quantized(n, onnx_convolve(n, x, w, onnx_in(n, 8), &s), 1, 4, 6, 7, 1);
+    kl_tensor y = onnx_integer_conv(n, &f, convolve_integers, &s);
+    if (onnx_has(n, 8)) {
+        int64_t dims[KL_MAX_RANK] = {1, f.dims[0], 1, 1, 1, 1, 1, 1};
+        y = kl_add(y, kl_reshape(onnx_in(n, 8), t.rank, dims));
+    }
+    return give_quantized(n, y, 1, 4, 6, 7, 1);
 }
 
 /* ---- pooling ---- */

@@ -1,0 +1,155 @@
+/* Products of integers of 8 bits less their zero points, summed as i32, in forms that processors compute fast:
+ *
+ *   sum (a - p)(b - q) = sum a b - q sum a - p sum (b - q)
+ *
+ * of matrices, so that the product is of bytes; i32 wraps, so not a bit changes.  A convolution is of floats, exact as
+ * long as no sum of products has more than 2^24: where a bound of the weights does not show that, the channels are
+ * divided. */
+#include "onnx.h"
+#include <stdlib.h>
+
+#define EXACT_MAX (INT64_C(1) << 24) /* up to here f32 has every integer */
+
+kl_tensor onnx_less_zero(struct node *n, uint32_t i, uint32_t zero, int axis)
+{
+    kl_tensor a = kl_cast(onnx_in(n, i), KL_I32), z = onnx_zero_point(n, i, zero, axis);
+    return z.id ? kl_sub(a, z) : a;
+}
+
+kl_tensor onnx_zero_point(struct node *n, uint32_t i, uint32_t zero, int axis)
+{
+    struct type t, z;
+    const struct array *known = onnx_numbers(n, zero);
+    bool all = known != NULL;
+    for (int64_t k = 0; all && k < known->count; k++)
+        all = array_int(known, k) == 0;
+    if (!onnx_has(n, zero) || all || !onnx_type(n, i, &t) || !onnx_type(n, zero, &z))
+        return kl_none;
+    kl_tensor p = kl_cast(onnx_in(n, zero), KL_I32);
+    int64_t dims[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1}, count = z.rank == 1 ? z.dims[0] : 1;
+    axis = axis < 0 ? axis + t.rank : axis;
+    if (z.rank > 1 || axis < 0 || axis >= t.rank)
+        return p;
+    dims[axis] = count;
+    return kl_reshape(p, count == 1 ? 0 : t.rank, dims);
+}
+
+static bool is_bytes(struct node *n, uint32_t i, struct type *t)
+{
+    return onnx_type(n, i, t) && (t->dtype == KL_U8 || t->dtype == KL_I8);
+}
+
+/* ---- matrices ---- */
+
+struct onnx_integer_operands { uint32_t a, a_zero, b, b_zero; }; /* operands by number */
+
+static struct onnx_integer_operands matmul_operands(const struct node *n)
+{
+    node_fn *fn = n->def->op->fn;
+    if (fn == onnx_qlinear_matmul || fn == onnx_qgemm)
+        return (struct onnx_integer_operands){0, 2, 3, 5};
+    if (fn == onnx_dynamic_quantize_matmul)
+        return (struct onnx_integer_operands){0, NO_PLACE, 1, 3};
+    if (fn == onnx_matmul_integer_to_float)
+        return (struct onnx_integer_operands){0, 4, 1, 5};
+    return (struct onnx_integer_operands){0, 2, 1, 3};
+}
+
+static bool matmul_transposes(const struct node *n, const char *name)
+{
+    return n->def->op->fn == onnx_qgemm && onnx_attr_int(n, name, 0);
+}
+
+/* Part 0: the sums of b's columns, less its zero point: [.., 1, N]. */
+static kl_tensor column_sums(struct node *n, uint32_t part)
+{
+    struct onnx_integer_operands o = matmul_operands(n);
+    bool transposed = matmul_transposes(n, "transB");
+    (void)part;
+    return kl_sum(transposed ? kl_transpose(onnx_less_zero(n, o.b, o.b_zero, 0), 0, 1)
+                  : onnx_less_zero(n, o.b, o.b_zero, -1), 1, (int[]){-2}, true);
+}
+
+kl_tensor onnx_integer_product(struct node *n, kl_tensor a, kl_tensor p)
+{
+    struct onnx_integer_operands o = matmul_operands(n);
+    struct type t = onnx_type_of(a), tb;
+    bool across = matmul_transposes(n, "transA"), down = matmul_transposes(n, "transB");
+    bool bytes = (t.dtype == KL_U8 || t.dtype == KL_I8) && is_bytes(n, o.b, &tb) && t.rank >= 2 && tb.rank >= 2;
+    a = kl_cast(across ? kl_transpose(a, 0, 1) : a, KL_I32);
+    if (!bytes) {
+        kl_tensor b = onnx_less_zero(n, o.b, o.b_zero, down ? 0 : -1);
+        p = p.id && across ? kl_transpose(p, 0, 1) : p;
+        return kl_matmul(p.id ? kl_sub(a, p) : a, down ? kl_transpose(b, 0, 1) : b);
+    }
+    kl_tensor b = kl_cast(onnx_in(n, o.b), KL_I32), q = onnx_zero_point(n, o.b, o.b_zero, down ? 0 : -1);
+    kl_tensor y = kl_matmul(a, down ? kl_transpose(b, 0, 1) : b);
+    if (p.id)
+        y = kl_sub(y, kl_mul(p, once_part(n, 0, (uint32_t[]){o.b, o.b_zero, NO_PLACE}, column_sums)));
+    if (q.id)
+        y = kl_sub(y, kl_mul(down && kl_rank(q) == 2 ? kl_transpose(q, 0, 1) : q, kl_sum(a, 1, (int[]){-1}, true)));
+    return y;
+}
+
+kl_tensor onnx_integer_matmul(struct node *n)
+{
+    struct onnx_integer_operands o = matmul_operands(n);
+    return onnx_integer_product(n, onnx_in(n, o.a), onnx_zero_point(n, o.a, o.a_zero, -2));
+}
+
+/* ---- convolutions ---- */
+
+static uint32_t conv_weights(const struct node *n) { return n->def->op->fn == onnx_qlinear_conv ? 3 : 1; }
+static uint32_t conv_zero(const struct node *n) { return n->def->op->fn == onnx_qlinear_conv ? 5 : 3; }
+
+/* Part 0: the weights less their zero points, as floats. */
+static kl_tensor float_weights(struct node *n, uint32_t part)
+{
+    (void)part;
+    return kl_cast(onnx_less_zero(n, conv_weights(n), conv_zero(n), 0), KL_F32);
+}
+
+/* An upper bound of the sum of sizes of the weights that one result takes from `channels` channels, of any group of so
+ * many that begins at a multiple of it; w: f.dims[0] times f.dims[1] times the window's elements. */
+static int64_t weights_bound(struct node *n, const struct type *f, int64_t channels)
+{
+    const struct array *w = onnx_numbers(n, conv_weights(n)), *zero = onnx_numbers(n, conv_zero(n));
+    int64_t window = 1, max = 0;
+    for (int k = 2; k < f->rank; k++)
+        window = sat_mul(window, f->dims[k]);
+    if (!w || (onnx_has(n, conv_zero(n)) && !zero) || (zero && zero->count != 1 && zero->count != f->dims[0]))
+        return sat_mul(sat_mul(window, channels), 255);
+    for (int64_t o = 0; o < f->dims[0]; o++)
+        for (int64_t c = 0; c < f->dims[1]; c += channels) {
+            int64_t end = c + channels < f->dims[1] ? c + channels : f->dims[1], sum = 0;
+            int64_t p = zero ? array_int(zero, zero->count == 1 ? 0 : o) : 0;
+            for (int64_t i = (o * f->dims[1] + c) * window; i < (o * f->dims[1] + end) * window; i++)
+                sum += llabs(array_int(w, i) - p);
+            max = sum > max ? sum : max;
+        }
+    return max;
+}
+
+kl_tensor onnx_integer_conv(struct node *n, const struct type *f, onnx_conv_fn *conv, const void *windows)
+{
+    struct type t, tw;
+    int64_t channels = f->dims[1];
+    uint32_t zero = 2, of[] = {conv_weights(n), conv_zero(n), NO_PLACE};
+    bool exact = is_bytes(n, 0, &t) && is_bytes(n, conv_weights(n), &tw) && channels > 0;
+    while (exact && sat_mul(weights_bound(n, f, channels), 255) > EXACT_MAX && channels > 1)
+        channels = (channels + 1) / 2;
+    exact = exact && sat_mul(weights_bound(n, f, channels), 255) <= EXACT_MAX &&
+            (channels == f->dims[1] || t.dims[1] == f->dims[1]);
+    if (!exact)
+        return conv(n, onnx_less_zero(n, 0, zero, 1), onnx_less_zero(n, conv_weights(n), conv_zero(n), 0), windows);
+    kl_tensor x = kl_cast(onnx_less_zero(n, 0, zero, 1), KL_F32), sum = kl_none;
+    kl_tensor all = once_part(n, 0, of, float_weights);
+    for (int64_t c = 0; c < f->dims[1]; c += channels) {
+        int64_t count = c + channels < f->dims[1] ? channels : f->dims[1] - c;
+        bool whole = count == f->dims[1];
+        kl_tensor part = whole ? x : kl_narrow(x, 1, c, count), w = whole ? all : kl_narrow(all, 1, c, count);
+        kl_tensor y = kl_cast(conv(n, part, w, windows), KL_I32);
+        sum = sum.id ? kl_add(sum, y) : y;
+    }
+    return sum;
+}
