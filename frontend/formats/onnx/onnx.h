@@ -363,6 +363,11 @@ kl_tensor onnx_integer_product(struct node *n, kl_tensor a, kl_tensor p);
 typedef kl_tensor onnx_conv_fn(struct node *n, kl_tensor x, kl_tensor w, const void *windows);
 kl_tensor onnx_integer_conv(struct node *n, const struct type *f, onnx_conv_fn *conv, const void *windows);
 
+/* ---- qdq.c: products of dequantized bytes ---- */
+/* The product of operands 0 and 1, f32, in integers; down: operand 1 is transposed.  false: it is none of dequantized
+ * bytes. */
+bool onnx_qdq_product(struct node *n, bool down, kl_tensor *y);
+
 /* ---- attr.c: attributes ---- */
 const Onnx__AttributeProto *onnx_attr(const struct node *n, const char *name); /* NULL: it has none */
 int64_t onnx_attr_int(const struct node *n, const char *name, int64_t without);

@@ -126,8 +126,8 @@ bool onnx_topk(struct node *n)
 
 bool onnx_matmul(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1);
-    return onnx_give(n, 0, kl_matmul(a, b));
+    kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1), y;
+    return onnx_give(n, 0, onnx_qdq_product(n, false, &y) ? y : kl_matmul(a, b));
 }
 
 /* Half floats are multiplied as by kl_linear, or in f32 where the product is scaled. */
@@ -140,11 +140,10 @@ kl_tensor onnx_gemm_of(struct node *n, kl_dtype *dtype)
         return kl_none;
     *dtype = t.dtype;
     kl_tensor a = scaled ? onnx_widened(n, 0) : onnx_in(n, 0), b = scaled ? onnx_widened(n, 1) : onnx_in(n, 1);
-    if (onnx_attr_int(n, "transA", 0))
-        a = kl_transpose(a, 0, 1);
-    if (onnx_attr_int(n, "transB", 0))
-        b = kl_transpose(b, 0, 1);
-    kl_tensor r = kl_matmul(a, b);
+    bool across = onnx_attr_int(n, "transA", 0), down = onnx_attr_int(n, "transB", 0);
+    kl_tensor r;
+    if (across || !onnx_qdq_product(n, down, &r))
+        r = kl_matmul(across ? kl_transpose(a, 0, 1) : a, down ? kl_transpose(b, 0, 1) : b);
     if (alpha != 1)
         r = kl_mul(r, onnx_number(n, kl_dtype_of(r), alpha));
     if (onnx_has(n, 2)) {

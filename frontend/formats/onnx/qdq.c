@@ -1,0 +1,94 @@
+/* Products between a DequantizeLinear and a QuantizeLinear, as quantizers write them, in integers: of an operand in
+ * bytes with one scale, and of weights in bytes with a scale for all or for each column,
+ *
+ *   sum (sa (a - p)) (sb (b - q)) = sa sb sum (a - p)(b - q)
+ *
+ * whose sum is exact, while the floats' is rounded in an order that ONNX leaves open.  The gradient is that of the
+ * product of floats, so that it still flows through the quantization to what is in front of it. */
+#include "onnx.h"
+
+/* The DequantizeLinear of bytes, with the scale in f32 for the whole tensor or for each slice of an axis, that gives
+ * operand i; NULL: there is none. */
+static struct node *qdq_maker(struct node *n, uint32_t i)
+{
+    const struct value *v = onnx_value(n, i);
+    struct node *d = v && v->set ? v->maker : NULL;
+    struct type q, s, z;
+    if (!d || !d->def->op || d->def->op->fn != onnx_dequantize_linear || onnx_attr_int(d, "block_size", 0) ||
+        onnx_attr(d, "output_dtype") || onnx_is_widened(onnx_element(d, 0)) || !onnx_has(d, 1))
+        return NULL;
+    bool fits = onnx_type(d, 0, &q) && onnx_type(d, 1, &s) && (q.dtype == KL_U8 || q.dtype == KL_I8) &&
+                s.dtype == KL_F32 && s.rank <= 1;
+    if (fits && onnx_has(d, 2))
+        fits = onnx_type(d, 2, &z) && z.rank <= 1 && z.dtype == q.dtype;
+    return fits ? d : NULL;
+}
+
+/* The number of elements of operand i, a scale or zero point; 1: it has none. */
+static int64_t qdq_count(struct node *d, uint32_t i)
+{
+    struct type t;
+    return !onnx_has(d, i) ? 1 : !onnx_type(d, i, &t) ? -1 : t.rank == 1 ? t.dims[0] : 1;
+}
+
+struct qdq { struct node *a, *b; bool down; kl_tensor floats, weights; }; /* down: b's rows are the columns */
+
+/* Operand i of d in the last axis of a product: one number or [N]. */
+static kl_tensor qdq_spread(struct node *d, uint32_t i, kl_dtype dtype)
+{
+    int64_t count = qdq_count(d, i);
+    return kl_cast(kl_reshape(onnx_in(d, i), count == 1 ? 0 : 1, &count), dtype);
+}
+
+/* Part 0 of the weights' node: the sums of their columns less the zero point, [N]; of part 1 down. */
+static kl_tensor qdq_columns(struct node *b, uint32_t part)
+{
+    bool down = part == 1;
+    return kl_sum(onnx_less_zero(b, 0, 2, down ? 0 : 1), 1, (int[]){down ? 1 : 0}, false);
+}
+
+static kl_status qdq_forward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct qdq *x = ctx;
+    (void)in, (void)nin, (void)nout;
+    kl_tensor a = kl_cast(onnx_in(x->a, 0), KL_I32), b = kl_cast(onnx_in(x->b, 0), KL_I32);
+    kl_tensor p = onnx_zero_point(x->a, 0, 2, 0), q = onnx_zero_point(x->b, 0, 2, x->down ? 0 : 1);
+    kl_tensor y = kl_matmul(a, x->down ? kl_transpose(b, 0, 1) : b);
+    if (p.id)
+        y = kl_sub(y, kl_mul(kl_reshape(p, 0, NULL),
+                             once_part(x->b, x->down, (uint32_t[]){0, 2, NO_PLACE}, qdq_columns)));
+    if (q.id)
+        y = kl_sub(y, kl_mul(qdq_spread(x->b, 2, KL_I32), kl_sum(a, 1, (int[]){-1}, true)));
+    out[0] = kl_mul(kl_cast(y, KL_F32), kl_mul(qdq_spread(x->a, 1, KL_F32), qdq_spread(x->b, 1, KL_F32)));
+    return KL_OK;
+}
+
+/* Takes the operand, the product and its gradient. */
+static kl_status qdq_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct qdq *x = ctx;
+    (void)nin, (void)nout;
+    out[0] = kl_matmul(in[2], x->down ? x->weights : kl_transpose(x->weights, 0, 1));
+    return KL_OK;
+}
+
+bool onnx_qdq_product(struct node *n, bool down, kl_tensor *y)
+{
+    struct qdq x = {.down = down};
+    struct type ta, tb;
+    if (n->run->folding || n->run->m->suspended || !(x.a = qdq_maker(n, 0)) || !(x.b = qdq_maker(n, 1)))
+        return false;
+    const struct value *b = onnx_value(n, 1);
+    if (!b->steady || !onnx_type(n, 0, &ta) || !onnx_type(n, 1, &tb) || ta.rank < 2 || tb.rank != 2 ||
+        qdq_count(x.a, 1) != 1 || qdq_count(x.a, 2) != 1)
+        return false;
+    int64_t columns = tb.dims[down ? 0 : 1], scales = qdq_count(x.b, 1), zeros = qdq_count(x.b, 2);
+    int axis = -1;
+    if ((scales != 1 || zeros != 1) && (!onnx_axis(x.b, onnx_attr_int(x.b, "axis", 1), 2, &axis) || axis != !down))
+        return false;
+    if ((scales != 1 && scales != columns) || (zeros != 1 && zeros != scales))
+        return false;
+    x.floats = onnx_in(n, 0);
+    x.weights = onnx_in(n, 1);
+    return kl_custom_grad(qdq_forward, qdq_backward, &x, 1, &x.floats, 1, y) == KL_OK;
+}
