@@ -12,7 +12,7 @@ static int32_t label[ROWS];
 /* The most memory that the process has had; sanitizers keep freed memory, so that it says nothing there. */
 static long peak_kilobytes(void)
 {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KILN_ASAN) || defined(KILN_TSAN)
     return 0;
 #else
     struct rusage u;

@@ -115,7 +115,7 @@ static kl_tensor zeros_no_dims(void) { return BAD(kl_zeros(dev, KL_F32, 2, NULL)
 static kl_tensor zeros_device(void) { return BAD(kl_zeros((kl_device){0}, KL_F32, DIMS(2))); }
 static kl_tensor input_device(void) { return BAD(kl_input((kl_device){99}, KL_F32, DIMS(1), (float[]){1})); }
 static kl_tensor input_no_data(void) { return BAD(kl_input(dev, KL_F32, DIMS(2), NULL)); }
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) /* their malloc stops the program instead */
+#if defined(KILN_ASAN) || defined(KILN_TSAN) /* their malloc stops the program instead */
 #define HUGE_CODE KL_ERR_SHAPE
 #define HUGE_BYTES INT64_C(1) << 60
 #else

@@ -175,7 +175,7 @@ static void a_b_minus_c_d_is_exactly_0_for_equal_products(void)
 /* Kilobytes in memory; 0 where the system does not say, or a sanitizer keeps freed memory back. */
 static long resident(void)
 {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KILN_ASAN) || defined(KILN_TSAN)
     return 0;
 #else
     long pages = 0, total = 0;

@@ -7,7 +7,7 @@ static struct targets targets;
 static struct rng rng = {88};
 static enum { ANY, EXTREMES, LARGEST } numbers;
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KILN_ASAN)
 enum { TRIED = 1, STEP = 3 }; /* instrumented, a tile takes long to compile */
 #else
 enum { TRIED = 3, STEP = 1 };

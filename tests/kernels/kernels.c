@@ -140,7 +140,7 @@ static const struct exec *other_schedules(const struct graph *g, const struct ex
     return x;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KILN_ASAN)
 enum { AS_OFTEN = 4 }; /* every such graph is scheduled otherwise, too */
 #else
 enum { AS_OFTEN = 1 };

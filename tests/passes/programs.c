@@ -435,10 +435,10 @@ static void test_updates(void)
     check(peak[0] == peak[1], "in %lld bytes, one by one in %lld", (long long)peak[0], (long long)peak[1]);
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KILN_ASAN)
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
-#elif defined(__SANITIZE_THREAD__)
+#elif defined(KILN_TSAN)
 __attribute__((visibility("default"))) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "allocator_may_return_null=1"; }
 #endif

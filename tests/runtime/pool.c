@@ -12,13 +12,13 @@
 #include <xmmintrin.h>
 #endif
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(KILN_TSAN)
 __attribute__((visibility("default"))) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
     return "die_after_fork=0:allocator_may_return_null=1"; /* the fork test starts threads in the child */
 }
-#elif defined(__SANITIZE_ADDRESS__)
+#elif defined(KILN_ASAN)
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {

@@ -3,7 +3,7 @@
 #include "api_seeds.h"
 
 /* ThreadSanitizer's suppressions name libLLVM, of which there is a second one where Mesa's Vulkan device is opened. */
-#ifdef __SANITIZE_THREAD__
+#ifdef KILN_TSAN
 #define EVERY KL_DEVICES_HOST
 #else
 #define EVERY KL_DEVICES_ALL
