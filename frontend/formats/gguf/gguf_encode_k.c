@@ -34,28 +34,57 @@ static int k_round(float x)
 
 static float k_clamp(float x, int low, int high)
 {
-    return x >= (float)high ? (float)high : x > (float)low ? x : (float)low;
+    float y = x > (float)low ? x : (float)low; /* of NaN low */
+    return y < (float)high ? y : (float)high;
 }
 
 static int k_code(float x, int low, int high) { return k_round(k_clamp(x, low, high)); }
 
 /* ---- one sub-block ---- */
 
-/* Codes of x / scale and what a regression on them needs. */
-struct k_sums { double xx, x, qx; int q, qq; };
+/* Four numbers at a time. */
+typedef float k_floats __attribute__((vector_size(16)));
+typedef int32_t k_ints __attribute__((vector_size(16)));
+enum { K_LANES = 4 };
 
-static struct k_sums k_sums_of(const float *x, int n, float inverse, float offset, int low, int high)
+static k_floats k_select(k_ints mask, k_floats a, k_floats b)
+{
+    return (k_floats)(((k_ints)a & mask) | ((k_ints)b & ~mask));
+}
+
+static k_floats k_all(float x) { return (k_floats){x, x, x, x}; }
+static double k_sum(k_floats v) { return ((double)v[0] + (double)v[1]) + ((double)v[2] + (double)v[3]); }
+
+/* What a regression of elements on their codes needs; those of elements alone are the same for all codes. */
+struct k_sums { double xx, x, qx, q, qq; };
+
+static struct k_sums k_sums_of_elements(const float *x, int n)
 {
     struct k_sums s = {0};
     for (int i = 0; i < n; i++) {
-        int q = k_code((x[i] - offset) * inverse, low, high);
-        s.q += q;
-        s.qq += q * q;
-        s.qx += (double)q * (double)x[i];
         s.x += (double)x[i];
         s.xx += (double)x[i] * (double)x[i];
     }
     return s;
+}
+
+/* Sets the sums with codes (x - offset) * inverse, rounded and kept within low..high. */
+static void k_sums_of_codes(struct k_sums *s, const float *x, int n, float inverse, float offset, int low, int high)
+{
+    k_floats q_sum = {0}, qq = {0}, qx = {0}, lowest = k_all((float)low), highest = k_all((float)high), v;
+    for (int i = 0; i < n; i += K_LANES) {
+        memcpy(&v, x + i, sizeof v);
+        k_floats q = (v - offset) * inverse;
+        q = k_select(q > lowest, q, lowest); /* of NaN the lowest */
+        q = k_select(q < highest, q, highest);
+        q = (q + 12582912.0F) - 12582912.0F; /* 1.5 * 2^23: the sum has no bits for a fraction */
+        q_sum += q;
+        qq += q * q;
+        qx += q * v;
+    }
+    s->q = k_sum(q_sum);
+    s->qq = k_sum(qq);
+    s->qx = k_sum(qx);
 }
 
 /* The scale of x = scale * code with the least error: the largest element takes the codes around low, or high. */
@@ -63,6 +92,7 @@ static float k_fit_scale(const float *x, const struct k_type *t)
 {
     float largest = 0, best = 0;
     double best_gain = 0;
+    struct k_sums s;
     for (int i = 0; i < t->length; i++)
         largest = fabsf(x[i]) > fabsf(largest) ? x[i] : largest;
     if (fabsf(largest) < FLT_MIN)
@@ -70,8 +100,8 @@ static float k_fit_scale(const float *x, const struct k_type *t)
     for (int k = -K_TRIES; k <= K_TRIES; k++)
         for (int end = 0; end < 2; end++) {
             float to = end ? (float)t->high : (float)t->low, inverse = (to + 0.1f * (float)k) / largest;
-            struct k_sums s = k_sums_of(x, t->length, inverse, 0, t->low, t->high);
-            double gain = s.qq ? s.qx * s.qx / s.qq : 0; /* the error is xx less this */
+            k_sums_of_codes(&s, x, t->length, inverse, 0, t->low, t->high);
+            double gain = s.qq > 0 ? s.qx * s.qx / s.qq : 0; /* the error is xx less this */
             if (gain > best_gain) {
                 best_gain = gain;
                 best = (float)(s.qx / s.qq);
@@ -83,14 +113,14 @@ static float k_fit_scale(const float *x, const struct k_type *t)
 /* The least error of x = scale * code + offset, offset <= 0, for given codes. */
 static double k_regress(const struct k_sums *s, int n, float *scale, float *offset)
 {
-    double det = (double)n * s->qq - (double)s->q * s->q, a = 0, b = s->x / n;
+    double det = n * s->qq - s->q * s->q, a = 0, b = s->x / n;
     if (det > 0) {
         a = (n * s->qx - s->q * s->x) / det;
         b = (s->qq * s->x - s->q * s->qx) / det;
     }
     if (b > 0 || a < 0) {
         b = 0;
-        a = s->qq ? fmax(s->qx / s->qq, 0) : 0;
+        a = s->qq > 0 ? fmax(s->qx / s->qq, 0) : 0;
     }
     *scale = (float)a;
     *offset = (float)b;
@@ -102,6 +132,7 @@ static void k_fit_range(const float *x, const struct k_type *t, float *scale, fl
 {
     float low = 0, high = x[0], a, b;
     double best = DBL_MAX;
+    struct k_sums s = k_sums_of_elements(x, t->length);
     for (int i = 0; i < t->length; i++) {
         low = x[i] < low ? x[i] : low;
         high = x[i] > high ? x[i] : high;
@@ -112,7 +143,7 @@ static void k_fit_range(const float *x, const struct k_type *t, float *scale, fl
         return;
     for (int k = -K_TRIES; k <= K_TRIES; k++) {
         float inverse = ((float)t->high + 0.1f * (float)k) / (high - low);
-        struct k_sums s = k_sums_of(x, t->length, inverse, low, 0, t->high);
+        k_sums_of_codes(&s, x, t->length, inverse, low, 0, t->high);
         for (int again = 0; again < 2; again++) { /* the codes of the fitted line are better ones */
             double error = k_regress(&s, t->length, &a, &b);
             if (error < best) {
@@ -123,7 +154,7 @@ static void k_fit_range(const float *x, const struct k_type *t, float *scale, fl
             if (a < FLT_MIN)
                 break;
             if (!again)
-                s = k_sums_of(x, t->length, 1 / a, b, 0, t->high);
+                k_sums_of_codes(&s, x, t->length, 1 / a, b, 0, t->high);
         }
     }
 }
@@ -153,12 +184,13 @@ static float k_round_scales(const float *v, int n, int low, int high, int *to)
 static double k_codes(const float *x, const struct k_type *t, struct k_block *b)
 {
     double error = 0;
-    for (int i = 0; i < K_ELEMENTS; i++) {
-        int s = i / t->length;
-        float d = b->scale * (float)b->sub_scale[s], m = b->min * (float)b->sub_min[s];
-        b->code[i] = d != 0 ? k_code((x[i] + m) / d, t->low, t->high) : 0;
-        double e = (double)(d * (float)b->code[i] - m - x[i]);
-        error += e * e;
+    for (int s = 0; s * t->length < K_ELEMENTS; s++) {
+        float d = b->scale * (float)b->sub_scale[s], m = b->min * (float)b->sub_min[s], inverse = d != 0 ? 1 / d : 0;
+        for (int i = s * t->length; i < (s + 1) * t->length; i++) {
+            b->code[i] = k_code((x[i] + m) * inverse, t->low, t->high);
+            double e = (double)(d * (float)b->code[i] - m - x[i]);
+            error += e * e;
+        }
     }
     return error;
 }

@@ -247,7 +247,7 @@ static bool gguf_quantize(struct file_out *o, const struct file_item *item, size
     float largest = 0;
     const struct gguf_type *t = item->type;
     for (size_t i = 0; i < n; i++) {
-        if (!isfinite(x[i]))
+        if (!isfinite(x[i]) || fabsf(x[i]) > 1e30F) /* far above all scales: sums of encoders do not overflow */
             return gguf_cannot_hold(o, item, first + i, x[i]);
         largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
     }
