@@ -200,7 +200,7 @@ static ref strip_widening(struct numbering *v, struct graph *g, ref x)
 {
     struct node n = g->node[x]; /* a copy: rules build nodes */
     struct shape s = *node_shape(g, x);
-    if (n.op == OP_cast)
+    if (n.op == OP_cast || n.op == OP_dequantize)
         return n.in[0];
     n.in[0] = strip_widening(v, g, n.in[0]);
     uint32_t seen = g->nnode;
@@ -243,6 +243,37 @@ static ref simplify_dot(struct numbering *v, struct graph *g, const struct node 
     bytes.in[0] = strip_widening(v, g, n->in[0]);
     bytes.in[1] = strip_widening(v, g, n->in[1]);
     return graph_add(g, &bytes, NULL);
+}
+
+/* The constant that r is, or is a view of; NULL: none. */
+static const struct node *constant_of(const struct graph *g, ref r)
+{
+    while (op_is_view(g->node[r].op))
+        r = g->node[r].in[0];
+    return g->node[r].op == OP_const ? &g->node[r] : NULL;
+}
+
+static bool is_same_constant(const struct graph *g, ref a, ref b)
+{
+    const struct node *x = constant_of(g, a), *y = constant_of(g, b);
+    return x && y && x->dtype == y->dtype && x->attr.konst.bits == y->attr.konst.bits;
+}
+
+/* Bytes that were dequantized, moved, and are quantized by the same constants are the bytes, moved: with k = q - zero,
+ * k scale / scale differs from k by two roundings, less than 255 2^-23 in all, so the nearest integer is k.  A scale
+ * whose products may be subnormal or too large is left. */
+static ref simplify_requantize(struct numbering *v, struct graph *g, const struct node *n)
+{
+    ref r = n->op == OP_quantize ? n->in[0] : NIL;
+    while (r && moves_elements(g->node[r].op))
+        r = g->node[r].in[0];
+    const struct node *d = &g->node[r];
+    if (!r || d->op != OP_dequantize || d->dtype != KL_F32 || simplify_operand(g, d, 0)->dtype != n->dtype ||
+        !is_same_constant(g, n->in[1], d->in[1]) || !is_same_constant(g, n->in[2], d->in[2]))
+        return NIL;
+    const struct node *number = constant_of(g, n->in[1]);
+    double scale = dtype_value(number->dtype, number->attr.konst.bits);
+    return scale >= 0x1p-100 && scale <= 0x1p100 ? strip_widening(v, g, n->in[0]) : NIL;
 }
 
 /* ---- casts to a narrower dtype ---- */
@@ -370,6 +401,8 @@ static ref simplify_node(struct numbering *v, struct graph *g, ref r)
         s = simplify_math(g, &n);
     if (!s)
         s = simplify_dot(v, g, &n);
+    if (!s)
+        s = simplify_requantize(v, g, &n);
     if (!s)
         s = simplify_concat(v, g, &n);
     if (!s)
