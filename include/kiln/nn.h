@@ -182,6 +182,28 @@ KL_API_AT kl_tensor kl_hinge_loss(kl_tensor x, kl_tensor y);
  * over the other axes. */
 KL_API_AT kl_tensor kl_divergence(kl_tensor log_q, kl_tensor p);
 
+/* ---- drawing tokens ---- */
+
+/* Zeros draw the token with the largest logit (greedy decoding).  All but top_k can be given anew in a run of a frozen
+ * step, as slots "sample.temperature", "sample.top_p", "sample.min_p" and "sample.penalty" (kl_step_run), where the
+ * recorded options have them. */
+typedef struct kl_sample_options {
+    double temperature;   /* logits are divided by it; 0: greedy, after the penalty; near 0 it is almost so */
+    int64_t top_k;        /* only the k largest logits, of equal ones the first; 0: all */
+    double top_p;         /* only the largest that together have this probability, at least one; 0 or 1: all */
+    double min_p;         /* only those with at least this part of the largest one's probability; 0: all */
+    double penalty;       /* of recent tokens positive logits are divided by it, others multiplied; 0 or 1: none */
+    kl_tensor recent;     /* integers [..., N], rows as of the logits; those outside of 0..V-1 are none; or kl_none */
+} kl_sample_options;
+/* logits: [..., V] floats  ->  i32 [...]: of each row a token, drawn from softmax(logits / temperature) of those that
+ * the filters leave.  They are applied in this order, each to what the one before has left: penalty, top_k, top_p,
+ * min_p, temperature.  seed: KL_U64; [...], the row's own, with which a row has the same token in a batch of any size;
+ * or [], into which the row's number is folded (kl_random_fold_in).  The same seed gives the same draw; the next token
+ * needs another one.  Greedy, it is not used and may be kl_none.  A logit of -infinity is never drawn if another one is
+ * larger.  Halfs are computed in f32; no gradient flows.  options NULL: all zero.  [SHAPE; TYPE: logits no floats, the
+ * seed no u64, recent no integers; ARGUMENT: an option is negative or not finite, top_p or min_p above 1] */
+KL_API_AT kl_tensor kl_sample(kl_tensor logits, kl_tensor seed, const kl_sample_options *options);
+
 #ifdef __cplusplus
 }
 #endif

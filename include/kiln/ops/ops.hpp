@@ -425,6 +425,11 @@ inline tensor einsum(const char *subscripts, const std::vector<tensor> &operands
 {
     return own(kl_einsum_at(&at, subscripts, static_cast<int>(operands.size()), detail::ids(operands).data()));
 }
+/* The token with the largest logit with options of zeros, which are the default. */
+inline tensor sample(const tensor &logits, const tensor &seed = {}, const kl_sample_options &options = {}, KILN_AT)
+{
+    return own(kl_sample_at(&at, logits.get(), seed.get(), &options));
+}
 inline tensor attention(const tensor &q, const tensor &k, const tensor &v, const tensor &mask = {}, bool causal = false,
                         KILN_AT)
 {

@@ -40,6 +40,8 @@ static void losses_and_attention(void)
     kl_attention_options attention = {0};
     kl_tensor q = kl_reshape(x, DIMS(1, 1, 4, 8));
     CHECK(same(kl_attention_with(q, q, q, NULL, NULL, NULL), kl_attention_with(q, q, q, &attention, NULL, NULL)));
+    kl_sample_options sample = {0};
+    CHECK(same(kl_sample(x, kl_none, NULL), kl_sample(x, kl_none, &sample)));
     kl_release(q);
     kl_release(x);
     kl_release(labels);
