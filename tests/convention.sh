@@ -89,6 +89,8 @@ violations() {
                 if (word ~ /^n(in|out|inputs|outputs|slots|meta|carried|scanned|stacked|results)?$/ &&
                     type !~ /^int64_t [*]?$/ && p[i] != "size_t n")
                     bad("A", word " is a count, but no int64_t")
+                if (word ~ /^[ik]$/ && type ~ /^(int|uint32_t|unsigned|size_t) $/)
+                    bad("A", word " is the number of an element, but no int64_t")
                 if (type ~ /^uint32_t $/ && word != "i" && p[i + 1] ~ /[*]/)
                     bad("A", word " is before a list, but no int64_t")
             }
@@ -139,10 +141,12 @@ KL_API uint32_t kl_things_count(const kl_things *things);
 KL_API int kl_things_outputs(const kl_things *things);
 KL_API_AT kl_tensor kl_many(int n, const kl_tensor *parts);
 KL_API kl_status kl_ranks(int64_t axis);
+KL_API kl_status kl_element(const kl_things *things, uint32_t i, kl_thing *thing);
 KL_API kl_thing *kl_thing_new(void); /* without a kl_thing_free */
 KL_API kl_status kl_area_begin(void);
 END
-planted='A kl_many: n is a count, but no int64_t
+planted='A kl_element: i is the number of an element, but no int64_t
+A kl_many: n is a count, but no int64_t
 A kl_ranks: axis is no int
 A kl_things_count: returns a count, but no int64_t
 A kl_things_outputs: returns a count, but no int64_t

@@ -437,22 +437,22 @@ const char *kl_call_op(const kl_call *c) { return c->op->name; }
 const char *kl_call_schema(const kl_call *c) { return c->op->schema ? c->op->schema : c->op->name; }
 kl_key kl_call_key(const kl_call *c) { return c->key; }
 int64_t kl_call_inputs(const kl_call *c) { return c->nin; }
-kl_tensor kl_call_input(const kl_call *c, uint32_t i) { return i < c->nin ? c->in[i] : kl_none; }
+kl_tensor kl_call_input(const kl_call *c, int64_t i) { return i >= 0 && i < c->nin ? c->in[i] : kl_none; }
 int64_t kl_call_results(const kl_call *c) { return c->nout; }
-kl_tensor kl_call_result(const kl_call *c, uint32_t i) { return i < c->nout ? c->out[i] : kl_none; }
+kl_tensor kl_call_result(const kl_call *c, int64_t i) { return i >= 0 && i < c->nout ? c->out[i] : kl_none; }
 
-void kl_call_set_input(kl_call *c, uint32_t i, kl_tensor t)
+void kl_call_set_input(kl_call *c, int64_t i, kl_tensor t)
 {
-    if (i < c->nin) {
+    if (i >= 0 && i < c->nin) {
         c->in[i] = t;
         c->one_device = false;
         c->reads = 0;
     }
 }
 
-void kl_call_set_result(kl_call *c, uint32_t i, kl_tensor t)
+void kl_call_set_result(kl_call *c, int64_t i, kl_tensor t)
 {
-    if (i < c->nout) {
+    if (i >= 0 && i < c->nout) {
         c->out[i] = t;
         c->check_results = true;
     }

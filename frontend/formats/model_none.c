@@ -26,17 +26,17 @@ void kl_model_close(kl_model *model) { (void)model; }
 int64_t kl_model_inputs(const kl_model *model) { return (void)model, 0; }
 int64_t kl_model_outputs(const kl_model *model) { return (void)model, 0; }
 int64_t kl_model_weights(const kl_model *model) { return (void)model, 0; }
-const char *kl_model_weight_name(const kl_model *model, uint32_t i) { return (void)model, (void)i, NULL; }
+const char *kl_model_weight_name(const kl_model *model, int64_t i) { return (void)model, (void)i, NULL; }
 kl_tensor kl_model_weight(const kl_model *model, const char *name) { return (void)model, (void)name, kl_none; }
 
-kl_status kl_model_input(const kl_model *model, uint32_t i, kl_model_value *value)
+kl_status kl_model_input(const kl_model *model, int64_t i, kl_model_value *value)
 {
     (void)model;
     (void)i;
     (void)value;
     return kl_fail(KL_ERR_ARGUMENT, why);
 }
-kl_status kl_model_output(const kl_model *model, uint32_t i, kl_model_value *value)
+kl_status kl_model_output(const kl_model *model, int64_t i, kl_model_value *value)
 {
     return kl_model_input(model, i, value);
 }

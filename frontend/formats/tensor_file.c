@@ -290,10 +290,10 @@ void kl_file_close(kl_file *f)
 kl_file_format kl_file_format_of(const kl_file *f) { return f ? f->format : KL_FILE_FORMATS; }
 int64_t kl_file_count(const kl_file *f) { return f ? f->n : 0; }
 
-kl_status kl_file_get(const kl_file *f, uint32_t i, kl_file_entry *entry)
+kl_status kl_file_get(const kl_file *f, int64_t i, kl_file_entry *entry)
 {
-    if (!f || !entry || i >= f->n)
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_get: tensor %u of %" PRId64, i, kl_file_count(f));
+    if (!f || !entry || i < 0 || i >= f->n)
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_get: tensor %" PRId64 " of %" PRId64, i, kl_file_count(f));
     *entry = f->entry[i].is;
     return KL_OK;
 }
@@ -436,10 +436,10 @@ kl_tensor kl_file_tensor(kl_file *f, kl_device device, const char *name)
 
 int64_t kl_file_meta_count(const kl_file *f) { return f ? f->nmeta : 0; }
 
-kl_status kl_file_meta_get(const kl_file *f, uint32_t i, kl_file_meta *meta)
+kl_status kl_file_meta_get(const kl_file *f, int64_t i, kl_file_meta *meta)
 {
-    if (!meta || i >= kl_file_meta_count(f))
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_meta_get: key %u of %" PRId64, i, kl_file_meta_count(f));
+    if (!meta || i < 0 || i >= kl_file_meta_count(f))
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_meta_get: key %" PRId64 " of %" PRId64, i, kl_file_meta_count(f));
     *meta = f->meta[i].is;
     return KL_OK;
 }
@@ -452,19 +452,19 @@ int64_t kl_file_meta_find(const kl_file *f, const char *key)
     return -1;
 }
 
-static const struct file_value *value_at(const kl_file *f, uint32_t i, int64_t k, bool text)
+static const struct file_value *value_at(const kl_file *f, int64_t i, int64_t k, bool text)
 {
-    const struct file_value *v = i < kl_file_meta_count(f) ? &f->meta[i] : NULL;
+    const struct file_value *v = i >= 0 && i < kl_file_meta_count(f) ? &f->meta[i] : NULL;
     return v && k >= 0 && k < v->is.count && (v->is.dtype == KL_DTYPE_COUNT) == text ? v : NULL;
 }
 
-const char *kl_file_meta_text(const kl_file *f, uint32_t i, int64_t k)
+const char *kl_file_meta_text(const kl_file *f, int64_t i, int64_t k)
 {
     const struct file_value *v = value_at(f, i, k, true);
     return v ? v->text[k] : NULL;
 }
 
-int64_t kl_file_meta_i64(const kl_file *f, uint32_t i, int64_t k)
+int64_t kl_file_meta_i64(const kl_file *f, int64_t i, int64_t k)
 {
     const struct file_value *v = value_at(f, i, k, false);
     if (!v)
@@ -483,7 +483,7 @@ int64_t kl_file_meta_i64(const kl_file *f, uint32_t i, int64_t k)
     }
 }
 
-double kl_file_meta_f64(const kl_file *f, uint32_t i, int64_t k)
+double kl_file_meta_f64(const kl_file *f, int64_t i, int64_t k)
 {
     const struct file_value *v = value_at(f, i, k, false);
     float narrow;

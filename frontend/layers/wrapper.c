@@ -338,7 +338,7 @@ int64_t kl_layer_parts(kl_tensor h)
     return w ? w->n : 0;
 }
 
-kl_tensor kl_layer_part(kl_tensor h, uint32_t i)
+kl_tensor kl_layer_part(kl_tensor h, int64_t i)
 {
     struct thread *t = checked_begin("layer_part");
     const struct wrapper *w = t ? wrapper_of(h, NULL) : NULL;
@@ -347,7 +347,7 @@ kl_tensor kl_layer_part(kl_tensor h, uint32_t i)
     struct view v;
     if (!describe(t, "layer_part", "the tensor", h, &v))
         return compose_end(t, poison(t));
-    if (!w || i >= w->n || !w->part[i].id)
-        return compose_end(t, refuse(t, KL_ERR_ARGUMENT, "layer_part: the tensor has no part %u", i));
+    if (!w || i < 0 || i >= w->n || !w->part[i].id)
+        return compose_end(t, refuse(t, KL_ERR_ARGUMENT, "layer_part: the tensor has no part %lld", (long long)i));
     return compose_end(t, wrapper_duplicate(t, w->part[i]));
 }

@@ -4,6 +4,7 @@
  * profiles show it without knowing of scopes.  Sites with a path are made once and kept. */
 #include "frontend/frontend.h"
 #include "ir/text/text.h"
+#include <kiln/extend.h>
 #include <string.h>
 
 /* ---- names of operands ---- */
@@ -94,6 +95,7 @@ struct name_scopes {
     char path[PATH + 1];
     uint32_t depth;
     uint32_t before[DEPTH];      /* the path's length before each open scope */
+    uint32_t module[DEPTH];      /* where in the path the name begins of the module that each open scope is in */
     const struct named_site *cache[CACHED]; /* by hash */
 };
 
@@ -187,38 +189,110 @@ void name_scopes_end(struct thread *t, uint32_t depth)
     t->names->depth = depth;
 }
 
-kl_status kl_name_begin(const char *name)
+/* NULL: reported. */
+static struct name_scopes *scopes_of_thread(struct thread *t, const char *op)
 {
-    struct thread *t = thread_self();
-    if (!t || (!t->names && !(t->names = mem_alloc(sizeof *t->names))))
-        return t ? fail(t, KL_ERR_MEMORY, "name_begin: out of memory") : KL_ERR_MEMORY;
-    struct name_scopes *s = t->names;
+    if (t && !t->names && !(t->names = mem_alloc(sizeof *t->names)))
+        fail(t, KL_ERR_MEMORY, "%s: out of memory", op);
+    return t ? t->names : NULL;
+}
+
+static bool is_scope_name(const char *name)
+{
     const char *c = name;
     while (c && is_name_char(*c))
         c++;
-    if (!c || c == name || *c)
+    return c && c != name && !*c;
+}
+
+static uint32_t name_scope_module(const struct name_scopes *s) { return s->depth ? s->module[s->depth - 1] : 0; }
+
+/* Opens a scope; there is room.  name: "" adds nothing to the path. */
+static void scope_push(struct name_scopes *s, const char *name, uint32_t module)
+{
+    size_t end = strlen(s->path);
+    s->before[s->depth] = (uint32_t)end;
+    s->module[s->depth++] = module;
+    if (*name && end)
+        s->path[end++] = '.';
+    memcpy(s->path + end, name, strlen(name) + 1);
+}
+
+kl_status kl_name_begin(const char *name)
+{
+    struct thread *t = thread_self();
+    struct name_scopes *s = scopes_of_thread(t, "name_begin");
+    if (!s)
+        return KL_ERR_MEMORY;
+    if (!is_scope_name(name))
         return fail(t, KL_ERR_ARGUMENT, "name_begin: \"%.*s\" is no name of letters, digits, '_' and '.'", PATH,
                     name ? name : "(NULL)");
     size_t before = strlen(s->path), length = strlen(name);
     if (s->depth == DEPTH || before + (before > 0) + length > PATH)
         return fail(t, KL_ERR_ARGUMENT, "name_begin: \"%.*s\" %s", PATH, name,
                     s->depth == DEPTH ? "would be the 33rd open scope" : "makes a path of more than 100 bytes");
-    s->before[s->depth++] = (uint32_t)before;
-    if (before)
-        s->path[before++] = '.';
-    memcpy(s->path + before, name, length + 1);
+    scope_push(s, name, name_scope_module(s));
     return KL_OK;
 }
 
-kl_status kl_name_end(void)
+static kl_status name_scope_end(const char *op)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
     if (name_scope_depth(t) == t->floor.names)
-        return fail(t, KL_ERR_ARGUMENT, "name_end: %s",
+        return fail(t, KL_ERR_ARGUMENT, "%s: %s", op,
                     name_scope_depth(t) ? "the scope was begun outside of this function or suspension"
                                         : "no scope is open");
     name_scopes_end(t, name_scope_depth(t) - 1);
     return KL_OK;
 }
+
+kl_status kl_name_end(void) { return name_scope_end("name_end"); }
+
+/* ---- scopes of modules ---- */
+
+/* The parameter's name without its last parts; "": it has no such name, or one that was cut. */
+static void module_path(kl_tensor parameter, int parts, char path[64])
+{
+    front_lock(); /* kl_set_name of another thread */
+    const struct entry *x = entry_peek(parameter);
+    memcpy(path, x ? x->name : "", x ? sizeof x->name : 1);
+    front_unlock();
+    if (strlen(path) == sizeof x->name - 1)
+        *path = 0;
+    for (int i = 0; i < parts; i++) {
+        char *dot = strrchr(path, '.');
+        *(dot ? dot : path) = 0;
+    }
+}
+
+/* The rest of the name, if it begins with all parts of `start`; else NULL. */
+static const char *behind_parts(const char *name, const char *start)
+{
+    size_t n = strlen(start);
+    if (!n || strncmp(name, start, n) || (name[n] && name[n] != '.'))
+        return NULL;
+    return name[n] ? name + n + 1 : name + n;
+}
+
+kl_status kl_module_begin(kl_tensor parameter, int parts)
+{
+    struct thread *t = thread_self();
+    struct name_scopes *s = scopes_of_thread(t, "module_begin");
+    char path[64];
+    if (!s)
+        return KL_ERR_MEMORY;
+    if (parts < 0 || s->depth == DEPTH)
+        return fail(t, KL_ERR_ARGUMENT, "module_begin: %d parts%s", parts, parts < 0 ? "" : " in the 33rd open scope");
+    module_path(parameter, parts, path);
+    uint32_t at = name_scope_module(s), before = (uint32_t)strlen(s->path);
+    const char *rest = behind_parts(path, s->path + at);
+    uint32_t module = rest || !before ? at : before + 1;
+    rest = rest ? rest : path;
+    bool fits = is_scope_name(rest) && before + 1 + strlen(rest) <= PATH;
+    scope_push(s, fits ? rest : "", fits ? module : at);
+    return KL_OK;
+}
+
+kl_status kl_module_end(void) { return name_scope_end("module_end"); }

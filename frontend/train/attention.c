@@ -195,7 +195,7 @@ static kl_tensor attention_of(const kl_nn_attention *m, kl_tensor x, kl_tensor m
     return kl_nn_linear_forward(&m->out, y);
 }
 
-kl_tensor kl_nn_attention_forward(const kl_nn_attention *m, kl_tensor x, kl_tensor mask, kl_nn_cache *cache, int layer)
+static kl_tensor attention_checked(const kl_nn_attention *m, kl_tensor x, kl_tensor mask, kl_nn_cache *cache, int layer)
 {
     int64_t dims[KL_MAX_RANK] = {0};
     int rank = kl_shape(x, dims);
@@ -214,6 +214,13 @@ kl_tensor kl_nn_attention_forward(const kl_nn_attention *m, kl_tensor x, kl_tens
     kl_tensor y = rank != 3 ? kl_neg(x) : attention_of(m, x, mask, cache, layer);
     kl_composite_end(1, &y);
     return y;
+}
+
+kl_tensor kl_nn_attention_forward(const kl_nn_attention *m, kl_tensor x, kl_tensor mask, kl_nn_cache *cache, int layer)
+{
+    if (kl_module_begin(m->qkv.weight, 2) != KL_OK)
+        return kl_poison();
+    return module_end(attention_checked(m, x, mask, cache, layer));
 }
 
 /* ---- blocks ---- */
@@ -257,8 +264,10 @@ static kl_tensor block_mlp(const kl_nn_block *m, kl_tensor x)
 kl_tensor kl_nn_block_forward(const kl_nn_block *m, kl_tensor x, kl_tensor mask,
                               kl_nn_cache *cache, int layer, kl_tensor seed)
 {
-    if (kl_composite_begin("nn_block") != KL_OK)
+    if (kl_module_begin(m->norm1.weight, 2) != KL_OK)
         return kl_poison();
+    if (kl_composite_begin("nn_block") != KL_OK)
+        return module_end(kl_poison());
     double p = m->is.dropout;
     for (int i = 0; i < 2; i++) {
         kl_tensor y = kl_nn_norm_forward(i ? &m->norm2 : &m->norm1, x, false);
@@ -266,5 +275,5 @@ kl_tensor kl_nn_block_forward(const kl_nn_block *m, kl_tensor x, kl_tensor mask,
         x = kl_add(x, seed.id && p > 0 ? kl_nn_dropout(y, p, seed, 2 * (int64_t)layer + i) : y);
     }
     kl_composite_end(1, &x);
-    return x;
+    return module_end(x);
 }

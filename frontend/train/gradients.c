@@ -222,11 +222,11 @@ kl_status kl_ema_swap(kl_ema *e)
     return s;
 }
 
-kl_tensor kl_ema_average(const kl_ema *e, int i)
+kl_tensor kl_ema_average(const kl_ema *e, int64_t i)
 {
     if (e && i >= 0 && i < e->held->n)
         return e->held->of[i].state;
-    kl_failf(NULL, KL_ERR_ARGUMENT, "ema_average: %s %d", e ? "no tensor" : "no averages, number", i);
+    kl_failf(NULL, KL_ERR_ARGUMENT, "ema_average: %s %" PRId64, e ? "no tensor" : "no averages, number", i);
     return kl_none;
 }
 

@@ -26,6 +26,12 @@ kl_status module_refuse(const char *op, const char *prefix, const char *what)
     return kl_failf(NULL, KL_ERR_ARGUMENT, "%s: \"%.*s\": %s", op, KL_PARAM_NAME, prefix ? prefix : "", what);
 }
 
+kl_tensor module_end(kl_tensor result)
+{
+    kl_module_end();
+    return result;
+}
+
 /* ---- linear ---- */
 
 kl_status kl_nn_linear_init(kl_nn_linear *m, kl_params *params, const char *prefix, int64_t in, int64_t out, bool bias)
@@ -42,7 +48,9 @@ kl_status kl_nn_linear_init(kl_nn_linear *m, kl_params *params, const char *pref
 
 kl_tensor kl_nn_linear_forward(const kl_nn_linear *m, kl_tensor x)
 {
-    return kl_linear(x, m->weight, m->bias);
+    if (kl_module_begin(m->weight, 1) != KL_OK)
+        return kl_poison();
+    return module_end(kl_linear(x, m->weight, m->bias));
 }
 
 /* ---- embedding ---- */
@@ -58,7 +66,9 @@ kl_status kl_nn_embedding_init(kl_nn_embedding *m, kl_params *params, const char
 
 kl_tensor kl_nn_embedding_forward(const kl_nn_embedding *m, kl_tensor ids)
 {
-    return kl_embedding(m->weight, ids);
+    if (kl_module_begin(m->weight, 1) != KL_OK)
+        return kl_poison();
+    return module_end(kl_embedding(m->weight, ids));
 }
 
 /* ---- convolution ---- */
@@ -91,7 +101,9 @@ kl_status kl_nn_conv_init(kl_nn_conv *m, kl_params *params, const char *prefix, 
 kl_tensor kl_nn_conv_forward(const kl_nn_conv *m, kl_tensor x)
 {
     const kl_nn_conv_options *o = &m->is;
-    return kl_conv(x, m->weight, m->bias, o->stride, o->padding, o->padding, o->dilation, o->groups);
+    if (kl_module_begin(m->weight, 1) != KL_OK)
+        return kl_poison();
+    return module_end(kl_conv(x, m->weight, m->bias, o->stride, o->padding, o->padding, o->dilation, o->groups));
 }
 
 /* ---- normalization ---- */
@@ -146,7 +158,7 @@ kl_status kl_nn_group_norm_init(kl_nn_norm *m, kl_params *params, const char *pr
     return norm_init(m, params, prefix, KL_NN_GROUP_NORM, channels, groups);
 }
 
-kl_tensor kl_nn_norm_forward(const kl_nn_norm *m, kl_tensor x, bool training)
+static kl_tensor norm_of(const kl_nn_norm *m, kl_tensor x, bool training)
 {
     switch (m->kind) {
     case KL_NN_LAYER_NORM: return kl_layer_norm(x, 1, m->weight, m->bias, m->eps);
@@ -155,6 +167,13 @@ kl_tensor kl_nn_norm_forward(const kl_nn_norm *m, kl_tensor x, bool training)
     case KL_NN_BATCH_NORM: break;
     }
     return kl_batch_norm(x, m->weight, m->bias, m->mean, m->var, training, m->momentum, m->eps);
+}
+
+kl_tensor kl_nn_norm_forward(const kl_nn_norm *m, kl_tensor x, bool training)
+{
+    if (kl_module_begin(m->weight, 1) != KL_OK)
+        return kl_poison();
+    return module_end(norm_of(m, x, training));
 }
 
 /* ---- dropout ---- */

@@ -289,7 +289,7 @@ int64_t kl_optimizer_states(const kl_optimizer *o)
     return n;
 }
 
-kl_status kl_optimizer_state(kl_optimizer *o, int i, const char **name, kl_tensor *tensor)
+kl_status kl_optimizer_state(kl_optimizer *o, int64_t i, const char **name, kl_tensor *tensor)
 {
     for (int p = 0, at = 0; o && name && tensor && i >= 0 && p < o->n; p++) {
         const char *const *state = o->rule->states(o, o->of[p].param);
@@ -306,7 +306,7 @@ kl_status kl_optimizer_state(kl_optimizer *o, int i, const char **name, kl_tenso
             return KL_OK;
         }
     }
-    return kl_failf(NULL, KL_ERR_ARGUMENT, "optimizer_state: %s: number %d of %d",
-                   !o ? "no optimizer" : !name || !tensor ? "a result is NULL" : "no state", i,
-                    (int)kl_optimizer_states(o));
+    return kl_failf(NULL, KL_ERR_ARGUMENT, "optimizer_state: %s: number %" PRId64 " of %" PRId64,
+                    !o ? "no optimizer" : !name || !tensor ? "a result is NULL" : "no state", i,
+                    kl_optimizer_states(o));
 }

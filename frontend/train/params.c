@@ -101,7 +101,7 @@ kl_tensor kl_params_find(const kl_params *p, const char *name)
     return kl_poison();
 }
 
-kl_status kl_params_get(const kl_params *p, int i, kl_param *out)
+kl_status kl_params_get(const kl_params *p, int64_t i, kl_param *out)
 {
     if (p && out && i >= 0 && i < p->n) {
         *out = p->row[i].is;
@@ -109,7 +109,7 @@ kl_status kl_params_get(const kl_params *p, int i, kl_param *out)
     }
     if (out)
         *out = (kl_param){0};
-    return kl_failf(NULL, KL_ERR_ARGUMENT, "params_get: %s: number %d of %" PRId64,
+    return kl_failf(NULL, KL_ERR_ARGUMENT, "params_get: %s: number %" PRId64 " of %" PRId64,
                    !p ? "no tree" : !out ? "out is NULL" : "no tensor", i, kl_params_count(p));
 }
 

@@ -67,7 +67,7 @@ static kl_status gru_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor
     return KL_OK;
 }
 
-kl_tensor kl_nn_recurrent_forward(const kl_nn_recurrent *m, kl_tensor x, kl_tensor *h, kl_tensor *c)
+static kl_tensor recurrent_of(const kl_nn_recurrent *m, kl_tensor x, kl_tensor *h, kl_tensor *c)
 {
     int64_t dims[KL_MAX_RANK] = {0};
     int rank = kl_shape(x, dims);
@@ -96,4 +96,11 @@ kl_tensor kl_nn_recurrent_forward(const kl_nn_recurrent *m, kl_tensor x, kl_tens
             train_release(out[i]);
     }
     return out[states];
+}
+
+kl_tensor kl_nn_recurrent_forward(const kl_nn_recurrent *m, kl_tensor x, kl_tensor *h, kl_tensor *c)
+{
+    if (kl_module_begin(m->x_weight, 1) != KL_OK)
+        return kl_poison();
+    return module_end(recurrent_of(m, x, h, c));
 }

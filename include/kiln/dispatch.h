@@ -145,12 +145,12 @@ KL_API const char *kl_call_op(const kl_call *call);             /* the op's name
 KL_API const char *kl_call_schema(const kl_call *call);         /* "add(Tensor a, Tensor b) -> Tensor" */
 KL_API kl_key kl_call_key(const kl_call *call);                 /* the key whose kernel runs */
 KL_API int64_t kl_call_inputs(const kl_call *call);
-KL_API kl_tensor kl_call_input(const kl_call *call, uint32_t i); /* kl_none: there is none */
+KL_API kl_tensor kl_call_input(const kl_call *call, int64_t i); /* kl_none: there is none */
 /* sets the operand that kl_redispatch passes on */
-KL_API void kl_call_set_input(kl_call *call, uint32_t i, kl_tensor t);
+KL_API void kl_call_set_input(kl_call *call, int64_t i, kl_tensor t);
 KL_API int64_t kl_call_results(const kl_call *call);
-KL_API kl_tensor kl_call_result(const kl_call *call, uint32_t i); /* kl_none before it is set */
-KL_API void kl_call_set_result(kl_call *call, uint32_t i, kl_tensor t);
+KL_API kl_tensor kl_call_result(const kl_call *call, int64_t i); /* kl_none before it is set */
+KL_API void kl_call_set_result(kl_call *call, int64_t i, kl_tensor t);
 /* Runs the kernel of the highest key in `keys` (guards do not change them); its results become the call's. */
 KL_API kl_status kl_redispatch(kl_call *call, kl_keyset keys);
 /* Runs the next kernel: kl_redispatch(call, kl_keyset_below(keys, kl_call_key(call))). */

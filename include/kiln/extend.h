@@ -60,6 +60,16 @@ KL_API const kl_site *kl_set_call_site(const kl_site *site);
 KL_API kl_status kl_composite_begin(const char *name);
 KL_API void kl_composite_end(int64_t nresults, const kl_tensor *results);
 
+/* ---- modules: functions with parameters ---- */
+
+/* Begins the scope of names (kl_name_begin) of the module that has this parameter: the parameter's name without its
+ * last `parts` parts, so that errors, dumps and profiles name the module: "encoder.3.fc" for 1 part of
+ * "encoder.3.fc.weight".  What the open scope has of it already, of the user's or of a module around this one, is not
+ * said again.  A parameter without a name, or with one of other characters or of 63 bytes or more, adds nothing.
+ * [errors ARGUMENT: parts, 32 open scopes; MEMORY; kl_module_end: none is open] */
+KL_API kl_status kl_module_begin(kl_tensor parameter, int parts);
+KL_API kl_status kl_module_end(void);
+
 /* ---- memory, from the functions given to kl_set_memory ---- */
 
 /* Zeroed memory; NULL: none is left. */

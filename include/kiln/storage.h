@@ -28,7 +28,7 @@ KL_API int64_t kl_layer_parts(kl_tensor t);
 KL_API char *kl_layer_text(kl_tensor t, char *buf, size_t size);
 /* Part i, in the order in which the layer's section names the parts: a new handle of the same values.  [ARGUMENT: no
  * such part] */
-KL_API_AT kl_tensor kl_layer_part(kl_tensor t, uint32_t i);
+KL_API_AT kl_tensor kl_layer_part(kl_tensor t, int64_t i);
 
 /* ---- complex numbers as pairs of floats ----
  *

@@ -1,5 +1,6 @@
 /* Names in messages: of tensors whose shapes or dtypes do not fit, and of scopes. */
 #include "tests/support/api_check.h"
+#include <kiln/extend.h>
 #include <kiln/train.h>
 #include <unistd.h>
 
@@ -146,12 +147,72 @@ static void dumped(void)
     kl_release(x);
 }
 
+/* A module's scope is its parameters' path; what an open scope has of it is not said again. */
+static void modules(void)
+{
+    kl_params *p = kl_params_new(dev, KL_F32, 1);
+    kl_nn_block block;
+    kl_nn_block_options o = {.attention = {.width = 8, .heads = 2, .causal = true}};
+    kl_nn_linear fc, odd, bare = {0};
+    kl_nn_recurrent lstm;
+    OK(kl_nn_block_init(&block, p, "decoder.h.3", &o));
+    OK(kl_nn_linear_init(&fc, p, "head", 8, 4, true));
+    OK(kl_nn_linear_init(&odd, p, "head/odd", 8, 4, true));
+    OK(kl_nn_lstm_init(&lstm, p, "rnn.1", 8, 4));
+    bare.weight = kl_ones(dev, KL_F32, DIMS(8, 4));
+    kl_tensor x = kl_ones(dev, KL_F32, DIMS(1, 3, 8)), bad = kl_ones(dev, KL_F32, DIMS(1, 3, 7));
+    static const struct { const char *scope, *want; } in[] = {
+        {NULL, ": head: linear: "}, {"head", ": head: linear: "}, {"net", ": net.head: linear: "},
+        {"he", ": he.head: linear: "}};
+    for (int traced = 0; traced < 2; traced++)
+        for (int i = 0; i < 4; i++) {
+            OK(traced ? kl_trace_begin("wrong") : KL_OK);
+            OK(in[i].scope ? kl_name_begin(in[i].scope) : KL_OK);
+            kl_tensor y = kl_nn_linear_forward(&fc, bad);
+            OK(in[i].scope ? kl_name_end() : KL_OK);
+            CHECK(!traced || kl_trace_end() == KL_ERR_SHAPE);
+            CHECK(says(in[i].want));
+            if (!traced)
+                kl_release(y);
+        }
+    kl_release(kl_nn_linear_forward(&odd, bad)); /* no name of a scope: nothing is said */
+    CHECK(says(": linear: "));
+    kl_release(kl_nn_linear_forward(&bare, bad));
+    CHECK(says(": linear: "));
+    kl_release(kl_nn_recurrent_forward(&lstm, bad, NULL, NULL));
+    CHECK(says(": rnn.1: nn_recurrent: "));
+    kl_nn_block broken = block; /* the module inside that fails, within those around it */
+    broken.up.weight = fc.weight;
+    OK(kl_set_name(fc.weight, "decoder.h.3.mlp.up.weight"));
+    OK(kl_name_begin("gpt"));
+    kl_release(kl_nn_block_forward(&broken, x, kl_none, NULL, 0, kl_none));
+    CHECK(says(": gpt.decoder.h.3.mlp.down: nn_block: "));
+    kl_tensor good = kl_nn_block_forward(&block, x, kl_none, NULL, 0, kl_none); /* and the scopes are closed */
+    OK(kl_check(good));
+    kl_release(good);
+    kl_release(kl_nn_attention_forward(&block.attention, bad, kl_none, NULL, 0));
+    CHECK(says(": gpt.decoder.h.3.attention: nn_attention: "));
+    OK(kl_name_end());
+    CHECK(kl_module_begin(fc.weight, -1) == KL_ERR_ARGUMENT && says("module_begin: -1 parts"));
+    CHECK(kl_module_end() == KL_ERR_ARGUMENT && says("module_end: no scope is open"));
+    for (int i = 0; i < 32; i++)
+        OK(kl_module_begin(fc.weight, 1));
+    CHECK(kl_module_begin(fc.weight, 1) == KL_ERR_ARGUMENT && says("33rd"));
+    CHECK(kl_check(kl_nn_linear_forward(&odd, x)) == KL_ERR_ARGUMENT);
+    kl_clear_error();
+    for (int i = 0; i < 32; i++)
+        OK(kl_module_end());
+    kl_release(x), kl_release(bad), kl_release(bare.weight);
+    kl_params_free(p);
+}
+
 static void test(kl_device device)
 {
     dev = device;
     named_operands();
     scopes();
     dumped();
+    modules();
 }
 
 int main(void)

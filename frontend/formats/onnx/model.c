@@ -87,16 +87,17 @@ static void value_type(const Onnx__ValueInfoProto *p, kl_model_value *v)
     }
 }
 
-static kl_status no_such(const char *what, uint32_t i, uint32_t n)
+static kl_status no_such(const char *what, int64_t i, int64_t n)
 {
     char text[100];
-    snprintf(text, sizeof text, "model_%s: there is no %s %u of %u", what, what, i, n);
+    snprintf(text, sizeof text, "model_%s: there is no %s %lld of %lld", what, what, (long long)i,
+             (long long)n);
     return kl_fail(KL_ERR_ARGUMENT, text);
 }
 
-kl_status kl_model_input(const kl_model *m, uint32_t i, kl_model_value *v)
+kl_status kl_model_input(const kl_model *m, int64_t i, kl_model_value *v)
 {
-    if (!m || !v || i >= m->main->nin)
+    if (!m || !v || i < 0 || i >= m->main->nin)
         return no_such("input", i, kl_model_inputs(m));
     const char *name = m->main->name[m->main->in[i]];
     const Onnx__GraphProto *g = m->main->proto;
@@ -106,17 +107,17 @@ kl_status kl_model_input(const kl_model *m, uint32_t i, kl_model_value *v)
     return no_such("input", i, m->main->nin);
 }
 
-kl_status kl_model_output(const kl_model *m, uint32_t i, kl_model_value *v)
+kl_status kl_model_output(const kl_model *m, int64_t i, kl_model_value *v)
 {
-    if (!m || !v || i >= m->main->nout)
+    if (!m || !v || i < 0 || i >= m->main->nout)
         return no_such("output", i, kl_model_outputs(m));
     value_type(m->main->proto->output[i], v);
     return KL_OK;
 }
 
-const char *kl_model_weight_name(const kl_model *m, uint32_t i)
+const char *kl_model_weight_name(const kl_model *m, int64_t i)
 {
-    return m && i < m->nweight ? m->weight[i].name : NULL;
+    return m && i >= 0 && i < m->nweight ? m->weight[i].name : NULL;
 }
 
 /* From here on what depends on the weight is recorded.  In an open trace that may be too late. */

@@ -58,7 +58,7 @@ typedef struct kl_file_entry {
 /* The number of tensors.  They are numbered from 0 in the order of the file; their names are unique. */
 KL_API int64_t kl_file_count(const kl_file *file);
 /* [errors ARGUMENT: no such number] */
-KL_API kl_status kl_file_get(const kl_file *file, uint32_t i, kl_file_entry *entry);
+KL_API kl_status kl_file_get(const kl_file *file, int64_t i, kl_file_entry *entry);
 /* The number of a name; -1: there is none, which is no error. */
 KL_API int64_t kl_file_find(const kl_file *file, const char *name);
 
@@ -84,13 +84,13 @@ typedef struct kl_file_meta {
 } kl_file_meta;
 KL_API int64_t kl_file_meta_count(const kl_file *file);
 /* [errors ARGUMENT: no such number] */
-KL_API kl_status kl_file_meta_get(const kl_file *file, uint32_t i, kl_file_meta *meta);
+KL_API kl_status kl_file_meta_get(const kl_file *file, int64_t i, kl_file_meta *meta);
 KL_API int64_t kl_file_meta_find(const kl_file *file, const char *key); /* -1: there is none, which is no error */
 /* Value k of number i as text, valid as long as the file is open; NULL: there is none, or it is a number. */
-KL_API const char *kl_file_meta_text(const kl_file *file, uint32_t i, int64_t k);
+KL_API const char *kl_file_meta_text(const kl_file *file, int64_t i, int64_t k);
 /* Value k of number i, converted; NaN, and 0: there is none, or it is text. */
-KL_API double kl_file_meta_f64(const kl_file *file, uint32_t i, int64_t k);
-KL_API int64_t kl_file_meta_i64(const kl_file *file, uint32_t i, int64_t k);
+KL_API double kl_file_meta_f64(const kl_file *file, int64_t i, int64_t k);
+KL_API int64_t kl_file_meta_i64(const kl_file *file, int64_t i, int64_t k);
 
 /* ---- writing ---- */
 

@@ -53,10 +53,10 @@ KL_API int64_t kl_model_inputs(const kl_model *model);  /* not counting those th
 KL_API int64_t kl_model_outputs(const kl_model *model);
 KL_API int64_t kl_model_weights(const kl_model *model);
 /* [errors ARGUMENT: there is none of that number] */
-KL_API kl_status kl_model_input(const kl_model *model, uint32_t i, kl_model_value *value);
-KL_API kl_status kl_model_output(const kl_model *model, uint32_t i, kl_model_value *value);
+KL_API kl_status kl_model_input(const kl_model *model, int64_t i, kl_model_value *value);
+KL_API kl_status kl_model_output(const kl_model *model, int64_t i, kl_model_value *value);
 /* The name of weight i: its floating-point initializers, in the order of the file.  NULL: there is none. */
-KL_API const char *kl_model_weight_name(const kl_model *model, uint32_t i);
+KL_API const char *kl_model_weight_name(const kl_model *model, int64_t i);
 /* A weight by name: the model's own handle, which can be read, assigned and differentiated with respect to, while
  * the model exists. kl_none: there is none of that name.  Values of a weight that determine shapes stay those of the
  * file.  What depends on constants and on weights alone that nobody has asked for is computed once, at the first call,

@@ -11,7 +11,8 @@
  * The tree owns the handles: a module is freed with it.  A prefix "" gives names without a prefix. kl_params_reset
  * (<kiln/train/params.h>) sets other initial values than those stated here.  An init function fails with the errors of
  * kl_params_make, and ARGUMENT for an invalid number; the module must then not be used, and the parameters that it has
- * made stay in the tree.  A forward function fails with the errors of the ops, and returns poison. */
+ * made stay in the tree.  A forward function fails with the errors of the ops, and returns poison.  It is a
+ * scope of names (kl_name_begin): errors, dumps and profiles say "fc2: linear: ...". */
 #ifndef KILN_MODULES_H
 #define KILN_MODULES_H
 #include <kiln/train/params.h>

@@ -121,7 +121,7 @@ KL_API kl_status kl_optimizer_set_steps(kl_optimizer *opt, int64_t steps);
  * parameter's number.  *name is valid until the next call on this optimizer; the optimizer owns *tensor (kl_assign
  * sets its value).  [errors ARGUMENT: no such number] */
 KL_API int64_t kl_optimizer_states(const kl_optimizer *opt);
-KL_API kl_status kl_optimizer_state(kl_optimizer *opt, int i, const char **name, kl_tensor *tensor);
+KL_API kl_status kl_optimizer_state(kl_optimizer *opt, int64_t i, const char **name, kl_tensor *tensor);
 
 /* Writes the numbers that change from step to step to slots[], as names and values for the next run of a frozen step
  * (step.h) that recorded kl_optimizer_step, and counts a step.  slots[] must have room for KL_OPTIMIZER_SLOTS.
@@ -173,7 +173,7 @@ KL_API_AT kl_status kl_ema_update(kl_ema *ema);
  * ARGUMENT; TRACE] */
 KL_API_AT kl_status kl_ema_swap(kl_ema *ema);
 /* The average of tensor number i; the container owns it.  [errors ARGUMENT: kl_none] */
-KL_API kl_tensor kl_ema_average(const kl_ema *ema, int i);
+KL_API kl_tensor kl_ema_average(const kl_ema *ema, int64_t i);
 KL_API void kl_ema_free(kl_ema *ema); /* NULL is allowed */
 
 /* ---- learning rates by step: functions of a step number that starts from 0 ----

@@ -103,7 +103,7 @@ KL_API_AT kl_status kl_params_add_buffer(kl_params *params, const char *name, kl
 /* The number of tensors in the tree; they are numbered from 0 in the order in which they were added. */
 KL_API int64_t kl_params_count(const kl_params *params);
 /* Tensor number i.  [errors ARGUMENT: no such number: *out is then empty] */
-KL_API kl_status kl_params_get(const kl_params *params, int i, kl_param *out);
+KL_API kl_status kl_params_get(const kl_params *params, int64_t i, kl_param *out);
 /* The number of the tensor with this name, or of this tensor; -1: it is not in the tree, which is not an error. */
 KL_API int kl_params_index(const kl_params *params, const char *name);
 KL_API int kl_params_index_of(const kl_params *params, kl_tensor tensor);

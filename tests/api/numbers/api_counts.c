@@ -5,6 +5,7 @@
 #include <kiln/extend.h>
 #include <kiln/dispatch.h>
 #include <kiln/onnx.h>
+#include <kiln/storage.h>
 #include <kiln/train.h>
 
 static kl_device dev;
@@ -157,6 +158,36 @@ static void files_and_models(int64_t n, kl_tensor x)
     CHECK(names(kl_last_error_code(), "composite_end", "nresults", n));
 }
 
+/* A number of an element that there is not: 64 bits of it count, and so does the sign. */
+static void elements(int64_t i, kl_tensor x)
+{
+    static const char npy[] = "\x93NUMPY\1\0\x38\0{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}\n\0\0\0\0";
+    int64_t beyond = i == INT64_MAX ? (int64_t)1 << 32 : i; /* 0 as 32 bits */
+    kl_params *p = kl_params_new(dev, KL_F32, 1);
+    kl_tensor w = kl_params_make(p, "w", 1, (int64_t[]){2}, NULL);
+    kl_optimizer *adam = kl_adam(1, &w, NULL);
+    kl_file *f = kl_file_open_bytes("one.npy", npy, sizeof npy - 1);
+    CHECK(f && kl_file_count(f) == 1);
+    kl_param param;
+    kl_file_entry entry;
+    kl_file_meta meta;
+    kl_model_value value;
+    const char *name;
+    kl_tensor state;
+    CHECK(kl_params_get(p, beyond, &param) == KL_ERR_ARGUMENT);
+    CHECK(kl_optimizer_state(adam, beyond, &name, &state) == KL_ERR_ARGUMENT);
+    CHECK(kl_file_get(f, beyond, &entry) == KL_ERR_ARGUMENT && kl_file_meta_get(f, beyond, &meta) == KL_ERR_ARGUMENT);
+    CHECK(!kl_file_meta_text(f, beyond, 0) && !kl_file_meta_i64(f, beyond, 0));
+    CHECK(kl_model_input(NULL, beyond, &value) == KL_ERR_ARGUMENT && !kl_model_weight_name(NULL, beyond));
+    kl_clear_error();
+    kl_tensor z = kl_complex(x, x), part = kl_layer_part(z, beyond);
+    CHECK(is_poison(&part));
+    kl_release(z);
+    kl_file_close(f);
+    kl_optimizer_free(adam);
+    kl_params_free(p);
+}
+
 static void test(kl_device device)
 {
     dev = device;
@@ -168,6 +199,7 @@ static void test(kl_device device)
         files_and_models(wrong[i], x);
         lists(wrong[i], x);
         training(wrong[i], x);
+        elements(wrong[i], x);
     }
     kl_tensor y = kl_neg(x);
     double *v = values_of(y);
