@@ -38,6 +38,12 @@ check 'metadata that is copied' 0 '^ who = "us"$' summary
 check 'a file over itself' 0 'out.gguf: 6 tensors, ' "$kiln" quantize "$tmp/out.gguf" "$tmp/out.gguf" --type q5_1
 check 'that file' 0 '^ a.weight Q5_1 \[2,256\] 384$' summary
 
+printf '{"metadata":{"total_size":1},"weight_map":{"a.weight":"in.safetensors","bias":"in.safetensors"}}' \
+    >"$tmp/in.safetensors.index.json"
+check 'an index of files' 0 '^\[2/2\] bias \[3\] F32$' "$kiln" quantize "$tmp/in.safetensors.index.json" \
+    "$tmp/out.gguf" --type q6_k
+check 'its tensors' 0 '^ a.weight Q6_K \[2,256\] 420$' summary
+check 'its summary' 0 'total: 2 tensors, 515 elements' "$kiln" summary "$tmp/in.safetensors.index.json"
 check 'a type that is none' 2 'kiln: --type q9: the types are F32 F16' "$kiln" quantize "$tmp/out.gguf" "$tmp/x" \
     --type q9
 check 'an embedding type that is none' 2 'kiln: --embedding q9: the types are' "$kiln" quantize "$tmp/out.gguf" \
