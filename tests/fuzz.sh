@@ -4,9 +4,9 @@
 # TARGET: fuzz_parse, the parser and what follows it, fuzz_file, files of tensors, fuzz_data, files of data, text and
 # logs, and checkpoints, or fuzz_onnx, the importer of models, from ONNX's own tests (Debian: libonnx-testdata)
 # (tests/fuzz/TARGET.c).  READER: only inputs of this reader: npy, npz, safetensors or gguf for fuzz_file; csv, idx,
-# tokens, tokenizer, checkpoint or log for fuzz_data.  The run starts from samples and from what earlier
-# runs found new, kept in BUILD/NAME-corpus, where NAME is TARGET or TARGET-READER.  An input that fails is left in
-# BUILD/NAME- as crash-*, leak-*, oom-* or timeout-*; `BUILD/tests/TARGET FILE` runs it again and
+# tokens, tokenizer, checkpoint, log or words (tokenizers of one file) for fuzz_data.  The run starts from samples and
+# from what earlier runs found new, kept in BUILD/NAME-corpus, where NAME is TARGET or TARGET-READER.  An input that
+# fails is left in BUILD/NAME- as crash-*, leak-*, oom-* or timeout-*; `BUILD/tests/TARGET FILE` runs it again and
 # `-minimize_crash=1 -runs=100000` makes it smaller.  An input may take TIMEOUT seconds (300 if this variable is not
 # set).
 build=$1 seconds=${2:-60} target=${3:-fuzz_parse} reader=${4:-}
@@ -64,11 +64,11 @@ file_words() {
 # A file of each kind that fuzz_data.c reads, behind the byte that says which.
 data_samples() {
     printf '\000 1, 2.5,-3e4\n"4",,6\n' >"$seeds/csv"
-    printf '\006a,"b ""c"""\n1,2\r\n\n3,nan\n' >"$seeds/csv_header"
+    printf '\007a,"b ""c"""\n1,2\r\n\n3,nan\n' >"$seeds/csv_header"
     printf '\001\000\000\010\002\000\000\000\002\000\000\000\003abcdef' >"$seeds/idx"
     { printf '\001'; printf '\000\000\010\001\000\000\000\004abcd' | gzip -n; } >"$seeds/idx_gz"
-    printf '\010\001\000\002\000\377\377' >"$seeds/tokens"
-    printf '\024skipabcdefgh' >"$seeds/tokens_skip"
+    printf '\011\001\000\002\000\377\377' >"$seeds/tokens"
+    printf '\027skipabcdefgh' >"$seeds/tokens_skip"
     # the 256 bytes as tokens in GPT-2's characters, and some merges; a file of llm.c
     {
         printf '\003'
@@ -86,6 +86,14 @@ print('#version: 0.2', 't h', 'th e', chr(288) + ' the', sep=chr(10))"
     header=$header'"step":{"dtype":"I64","shape":[],"data_offsets":[16,24]}}'
     { printf "\004\\$(printf %03o ${#header})"'\000\000\000\000\000\000\000%s' "$header"
       printf '0123456701234567\001\000\000\000\000\000\000\000'; } >"$seeds/snapshot"
+    for file in "$root"/tests/formats/tokenizers/*.json "$root"/tests/formats/tokenizers/*.model \
+        "$root"/tests/formats/tokenizers/*.gguf; do
+        { printf '\006'; cat "$file"; printf '\377the <s> fox 12'; } >"$seeds/words_$(basename "$file")"
+    done
+    {
+        printf '\006{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}, "pre_tokenizer": '
+        printf '{"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?i:a|b+)[^\\\\p{L}x]{1,3}"}}}\377aab'
+    } >"$seeds/words_split"
     printf '\005{"step": 1, "loss": 2.5, "rate": 1e-3, "seconds": 0.5, "note": "a\\"b"}\n{"step":2,"loss":null}\n' \
         >"$seeds/log"
 }
@@ -110,7 +118,7 @@ onnx_words() {
 "${target#fuzz_}_samples"
 "${target#fuzz_}_words" | sort -u >"$build/$name.dict"
 
-"$build/tests/$target" -max_total_time="$seconds" -dict="$build/$name.dict" -max_len=4096 -timeout="${TIMEOUT:-300}" \
+"$build/tests/$target" -max_total_time="$seconds" -dict="$build/$name.dict" -max_len=8192 -timeout="${TIMEOUT:-300}" \
     -malloc_limit_mb=64 -rss_limit_mb=1024 -artifact_prefix="$build/$name-" -print_final_stats=1 -verbosity=1 \
     "$corpus" "$seeds" >"$log" 2>&1
 status=$?

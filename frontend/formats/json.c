@@ -1,5 +1,6 @@
-/* A strict reader of JSON with strings and whole numbers.  Text must be UTF-8 without zero characters. */
+/* A strict reader of JSON with strings and whole numbers.  Text must be UTF-8. */
 #include "json.h"
+#include <limits.h>
 #include <string.h>
 
 size_t json_at(const struct json *j) { return (size_t)(j->p - j->f->bytes); }
@@ -45,20 +46,20 @@ static bool json_hex4(const uint8_t *p, unsigned *v)
     return true;
 }
 
-/* Reads \uXXXX, or two of them that are one character; p: after the u.  0: it is invalid. */
+/* Reads \uXXXX, or two of them that are one character; p: after the u.  UINT_MAX: it is invalid. */
 static unsigned escaped_character(const uint8_t *p, const uint8_t *end, size_t *length)
 {
     unsigned v, low;
     *length = 4;
     if (end - p < 4 || !json_hex4(p, &v))
-        return 0;
+        return UINT_MAX;
     if (v >= 0xdc00 && v < 0xe000)
-        return 0;
+        return UINT_MAX;
     if (v < 0xd800 || v >= 0xdc00)
         return v;
     *length = 10;
     if (end - p < 10 || p[4] != '\\' || p[5] != 'u' || !json_hex4(p + 6, &low) || low < 0xdc00 || low >= 0xe000)
-        return 0;
+        return UINT_MAX;
     return 0x10000 + ((v - 0xd800) << 10) + (low - 0xdc00);
 }
 
@@ -104,7 +105,7 @@ bool utf8_is_valid(const char *s)
     return true;
 }
 
-char *json_string(struct json *j, const char *field)
+char *json_text(struct json *j, const char *field, size_t *bytes)
 {
     static const char escapes[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (!json_expect(j, '"', field))
@@ -122,8 +123,8 @@ char *json_string(struct json *j, const char *field)
         if (*j->p == '\\') {
             const char *escape = j->p[1] ? strchr(escapes, j->p[1]) : NULL;
             unsigned v = escape ? (unsigned char)values[escape - escapes]
-                         : j->p[1] == 'u' ? escaped_character(j->p + 2, close, &n) : 0;
-            if (!v)
+                         : j->p[1] == 'u' ? escaped_character(j->p + 2, close, &n) : UINT_MAX;
+            if (v == UINT_MAX)
                 return file_bad(j->f, json_at(j), field, "an unknown escape in a string"), NULL;
             to = put_utf8(to, v);
             j->p += escape ? 2 : 2 + n;
@@ -137,7 +138,15 @@ char *json_string(struct json *j, const char *field)
         j->p += n;
     }
     j->p++;
+    *bytes = (size_t)(to - s);
     return s;
+}
+
+char *json_string(struct json *j, const char *field)
+{
+    size_t at = json_at(j), n;
+    char *s = json_text(j, field, &n);
+    return s && strlen(s) != n ? file_bad(j->f, at, field, "a string with a zero character"), NULL : s;
 }
 
 bool json_number(struct json *j, const char *field, uint64_t *v)

@@ -10,6 +10,7 @@ bool json_is(struct json *j, char c);                    /* takes it, behind whi
 bool json_end(struct json *j);                           /* nothing but white space is left; no error */
 bool json_expect(struct json *j, char c, const char *field);
 char *json_string(struct json *j, const char *field);    /* unescaped, in the file's memory */
+char *json_text(struct json *j, const char *field, size_t *n); /* the same, of n bytes, some of which may be zero */
 bool json_number(struct json *j, const char *field, uint64_t *v); /* a whole one from 0 on, below 2^63 */
 size_t utf8_length(const uint8_t *p, const uint8_t *end); /* bytes of the character at p, 0: it is none */
 bool utf8_is_valid(const char *s);

@@ -356,7 +356,7 @@ static void safetensors_mistakes(void)
         {"{\"a\":{\"colour\":\"U8\"}}", "field colour: tensor \"a\" has it beside", 8},
         {"{\"__metadata__\":{\"a\":1}}", "field a: expected '\"'", 0},
         {"{} x", "something follows", 0}, {"{\"a", "a string without an end", 0}, {"{\"\\q\":{}}", "unknown escape", 0},
-        {"{\"\\ud800\":{}}", "unknown escape", 0}, {"{\"\\u0000\":{}}", "unknown escape", 0},
+        {"{\"\\ud800\":{}}", "unknown escape", 0}, {"{\"\\u0000\":{}}", "a zero character", 0},
         {"{\"\xff\":{}}", "no UTF-8", 0}, {"{\"\xed\xa0\x80\":{}}", "no UTF-8", 0}, {"{,}", "expected '\"'", 0},
         {"{\"a\":{\"dtype\":\"BOOL\",\"shape\":[2],\"data_offsets\":[0,2]},}", "field name: expected '\"'", 2},
     };

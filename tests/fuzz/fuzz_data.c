@@ -1,6 +1,6 @@
 /* Readers of data and text by libFuzzer: the first byte of an input chooses the reader, the rest is its file.  Whatever
  * the bytes, a file is read or is an error that names it; what was read can be used, and nothing leaks.  With
- * FUZZ_READER=csv (idx, tokens, tokenizer, checkpoint, log) only inputs of this reader are run. */
+ * FUZZ_READER=csv (idx, tokens, tokenizer, checkpoint, log, words) only inputs of this reader are run. */
 #define _GNU_SOURCE /* memfd_create */
 #include "frontend/cli/cli.h"
 #include <errno.h>
@@ -98,15 +98,36 @@ static void tokenizer(const uint8_t *data, size_t size)
     }
     for (int64_t i = 0; i < kl_tokenizer_count(t); i++) {
         const char *token = kl_tokenizer_text(t, i, &bytes);
-        MUST(token && bytes >= 0);
+        MUST(bytes >= 0 && (token || !bytes));
         int64_t same = kl_tokenizer_find(t, token, bytes);
-        MUST(same >= 0 && same < kl_tokenizer_count(t));
+        MUST(same < kl_tokenizer_count(t) && (same >= 0 || !bytes));
     }
     int64_t max = size < MAX_IDS ? (int64_t)size : MAX_IDS;
     if (n < size && kl_tokenizer_encode(t, (const char *)data, max, ids, &count) == KL_OK) {
         MUST(kl_tokenizer_decode(t, count, ids, text, sizeof text, &bytes) == KL_OK && bytes == max);
         MUST(!memcmp(text, data, (size_t)max));
     }
+    kl_tokenizer_close(t);
+}
+
+/* A tokenizer of one file, and behind the last byte 255, if there is one, a text. */
+static void tokenizer_file(const uint8_t *data, size_t size)
+{
+    static int32_t ids[4 * MAX_IDS];
+    static char text[16 * MAX_IDS];
+    const uint8_t *cut = memrchr(data, 255, size), *words = cut ? cut + 1 : data;
+    int64_t count, bytes, n = (int64_t)(data + size - words);
+    fill(0, data, cut ? (size_t)(cut - data) : size);
+    kl_tokenizer *t = kl_tokenizer_open(path[0], NULL);
+    if (!t) {
+        must_be_named();
+        return;
+    }
+    for (int plain = 0; plain < 2; plain++)
+        if (kl_tokenizer_encode_with(t, (const char *)words, n, &(kl_encode_options){plain, plain}, ids, 4 * MAX_IDS,
+                                     &count) == KL_OK)
+            MUST(kl_tokenizer_decode(t, count < 4 * MAX_IDS ? count : 4 * MAX_IDS, ids, text, sizeof text, &bytes) ==
+                     KL_OK || strstr(kl_last_error(), "too long"));
     kl_tokenizer_close(t);
 }
 
@@ -178,22 +199,23 @@ static void train_log(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char separator[] = {0, ';', '\t', ' '};
-    static const char *const reader[] = {"csv", "idx", "tokens", "tokenizer", "checkpoint", "log"};
+    static const char *const reader[] = {"csv", "idx", "tokens", "tokenizer", "checkpoint", "log", "words"};
     const char *only = getenv("FUZZ_READER");
     if (size < 1)
         return 0;
     unsigned which = data[0];
-    if (only && strcmp(only, reader[which % 6]))
+    if (only && strcmp(only, reader[which % 7]))
         return -1; /* libFuzzer does not keep it */
     fill(0, data + 1, size - 1);
     kl_clear_error();
-    switch (which % 6) {
-    case 0: csv(which / 6 % 2, separator[which / 12 % 4]); break;
+    switch (which % 7) {
+    case 0: csv(which / 7 % 2, separator[which / 14 % 4]); break;
     case 1: idx(); break;
-    case 2: tokens(1 << which / 6 % 3, which / 18 * 4); break;
+    case 2: tokens(1 << which / 7 % 3, which / 21 * 4); break;
     case 3: tokenizer(data + 1, size - 1); break;
     case 4: snapshot(); break;
-    default: train_log(); break;
+    case 5: train_log(); break;
+    default: tokenizer_file(data + 1, size - 1); break;
     }
     return 0;
 }

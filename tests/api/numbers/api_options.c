@@ -96,6 +96,22 @@ static void optimizers(void)
     kl_release(p);
 }
 
+static void tokenizers(void)
+{
+    static const char path[] = "tests/formats/tokenizers/llama3.json";
+    kl_tokenizer *t = kl_tokenizer_open(path, NULL);
+    int32_t a[40], b[40];
+    char x[40], y[40];
+    int64_t n = 0, m = 0;
+    CHECK(t && kl_tokenizer_encode_with(t, "the <|eot_id|>", 14, NULL, a, 40, &n) == KL_OK &&
+          kl_tokenizer_encode_with(t, "the <|eot_id|>", 14, &(kl_encode_options){0}, b, 40, &m) == KL_OK && n == m &&
+          !memcmp(a, b, (size_t)n * sizeof *a));
+    CHECK(t && kl_tokenizer_decode_with(t, 2, a, NULL, x, 40, &n) == KL_OK &&
+          kl_tokenizer_decode_with(t, 2, a, &(kl_decode_options){0}, y, 40, &m) == KL_OK && n == m &&
+          !memcmp(x, y, (size_t)n));
+    kl_tokenizer_close(t);
+}
+
 static void required_fields(void)
 {
     kl_params *p = kl_params_new(dev, KL_F32, 1);
@@ -174,6 +190,7 @@ static void test(kl_device device)
     images();
     recurrent();
     optimizers();
+    tokenizers();
     required_fields();
     measured();
     files();
