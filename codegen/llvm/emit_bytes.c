@@ -19,7 +19,7 @@ static bool fours_of_rows(const struct linst *i) { return i->cols && i->rows % 4
 static void emit_bytes_mark(struct emitter *m, val v, bool multiplied)
 {
     const struct linst *i = &m->k->inst[v];
-    bool can = i->op == L_LOAD || ((i->op == L_SPLAT || i->op >= L_PRIM) && i->rows == 4);
+    bool can = i->op == L_LOAD || i->op >= L_PRIM || (i->op == L_SPLAT && i->rows == 4);
     if (v && fours_of_rows(i) && can && (i->rows == 4 || multiplied) && m->quads[v] != PLAIN)
         m->quads[v] = QUADS;
 }
@@ -38,7 +38,7 @@ bool emit_find_quads(struct emitter *m)
         if (i->op == L_MMA || (i->op == L_STORE && i->kind == TILE_COLS))
             emit_bytes_mark(m, i->b, i->op == L_MMA);
         for (unsigned o = 0; i->op >= L_PRIM && m->quads[v] == QUADS && o < 3; o++)
-            emit_bytes_mark(m, ((const val[]){i->a, i->b, i->c})[o], false);
+            emit_bytes_mark(m, ((const val[]){i->a, i->b, i->c})[o], i->rows > 4);
     }
     return true;
 }
@@ -124,29 +124,47 @@ static LLVMValueRef load_columns(struct emitter *m, const struct linst *i, unsig
     return LLVMBuildBitCast(m->b, x, LLVMVectorType(m->i8, 4 * c.lanes), "");
 }
 
-/* As many words of each column as there are columns, transposed: words 2^i apart are exchanged for each i. */
-static void load_square(struct emitter *m, const struct linst *i, struct chunk c, LLVMValueRef *part, unsigned step)
+/* `fours` words of columns `fours` apart, of all that a chunk has from column `first` on, one after the other. */
+static LLVMValueRef load_words(struct emitter *m, const struct linst *i, struct chunk c, unsigned first, unsigned fours)
 {
-    LLVMTypeRef words = LLVMVectorType(LLVMInt32TypeInContext(m->ctx), c.lanes);
+    LLVMTypeRef words = LLVMVectorType(LLVMInt32TypeInContext(m->ctx), fours);
+    LLVMValueRef x[MAX_SQUARE];
+    unsigned lane[2 * MAX_SQUARE], n = c.lanes / fours;
+    for (unsigned g = 0; g < n; g++) {
+        x[g] = LLVMBuildLoad2(m->b, words, column_address(m, i, 0, c.lane0 + g * fours + first), "");
+        LLVMSetAlignment(x[g], 1);
+    }
+    for (unsigned each = fours; n > 1; n /= 2, each *= 2)
+        for (unsigned g = 0; g < n; g += 2) {
+            for (unsigned l = 0; l < 2 * each; l++)
+                lane[l] = l;
+            x[g / 2] = shuffle(m, x[g], x[g + 1], lane, 2 * each);
+        }
+    return x[0];
+}
+
+/* `fours` words of each column, transposed, as squares beside each other if there are more columns: words 2^i apart are
+ * exchanged for each i. */
+static void load_square(struct emitter *m, const struct linst *i, struct chunk c, unsigned fours, LLVMValueRef *part,
+                        unsigned step)
+{
     unsigned lane[2][MAX_SQUARE];
     LLVMValueRef row[MAX_SQUARE];
-    for (unsigned l = 0; l < c.lanes; l++) {
-        row[l] = LLVMBuildLoad2(m->b, words, column_address(m, i, 0, c.lane0 + l), "");
-        LLVMSetAlignment(row[l], 1);
-    }
-    for (unsigned h = 1; h < c.lanes; h *= 2) {
+    for (unsigned l = 0; l < fours; l++)
+        row[l] = load_words(m, i, c, l, fours);
+    for (unsigned h = 1; h < fours; h *= 2) {
         for (unsigned l = 0; l < c.lanes; l++) {
             lane[0][l] = l & h ? c.lanes + (l ^ h) : l;
             lane[1][l] = l & h ? c.lanes + l : l ^ h;
         }
-        for (unsigned l = 0; l < c.lanes; l++)
+        for (unsigned l = 0; l < fours; l++)
             if (!(l & h)) {
                 LLVMValueRef low = row[l], high = row[l | h];
                 row[l] = shuffle(m, low, high, lane[0], c.lanes);
                 row[l | h] = shuffle(m, low, high, lane[1], c.lanes);
             }
     }
-    for (unsigned l = 0; l < c.lanes; l++)
+    for (unsigned l = 0; l < fours; l++)
         part[l * step] = LLVMBuildBitCast(m->b, row[l], LLVMVectorType(m->i8, 4 * c.lanes), "");
 }
 
@@ -157,8 +175,8 @@ void emit_quads_load(struct emitter *m, val v, unsigned n, LLVMValueRef *part, u
     LLVMValueRef row[4];
     unsigned fours = i->rows / 4;
     bool columns = i->kind == TILE_COLS && !i->b;
-    if (columns && fours == c.lanes && fours > 1 && fours <= MAX_SQUARE) {
-        load_square(m, i, c, part, step);
+    if (columns && fours > 1 && fours <= c.lanes && fours <= MAX_SQUARE && !(fours & (fours - 1))) {
+        load_square(m, i, c, fours, part, step);
         return;
     }
     for (unsigned f = 0; f < fours; f++) {

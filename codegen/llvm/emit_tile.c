@@ -112,11 +112,11 @@ void emit_tile_prim(struct emitter *m, val v)
     unsigned from = m->k->inst[p == P_SELECT ? i->b : i->a].dtype, n = emit_tile_chunks(m, i->cols);
     bool quads = emit_is_quads(m, v);
     LLVMValueRef *part = emit_tile_begin(m, v);
-    for (unsigned r = 0; part && r < (quads ? 1 : i->rows); r++)
+    for (unsigned r = 0; part && r < (quads ? i->rows / 4u : i->rows); r++)
         for (unsigned q = 0; q < n && !m->e->code; q++) {
             LLVMValueRef x[3];
             for (unsigned o = 0; o < 3 && operand[o]; o++)
-                x[o] = quads ? emit_quads(m, operand[o], 0, i->cols, q) : emit_tile_piece(m, operand[o], r, i->cols, q);
+                x[o] = quads ? emit_quads(m, operand[o], r, i->cols, q) : emit_tile_piece(m, operand[o], r, i->cols, q);
             part[r * n + q] = emit_prim(m, p, from, i->dtype, x);
         }
 }

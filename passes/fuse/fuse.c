@@ -349,6 +349,7 @@ static bool fuse_all(struct fuser *f)
     struct queue q = {0};
     fuse_attention(f);
     fuse_attention_gradients(f);
+    fuse_block_dots(f);
     enqueue_all(f, &q);
     for (int round = 0; fuse_best_first(f, &q) && round < MAX_ROUNDS; round++) {
         uint32_t n = q.nlater;

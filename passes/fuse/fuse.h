@@ -18,6 +18,7 @@ struct group {
     bool non_fusible;         /* a region op or a copy */
     bool remat;         /* contains marked nodes: it is computed late */
     bool rows;          /* a row kernel (fuse_rows.c) */
+    bool block_dot;     /* the sum over blocks of a product of integers (fuse_block_dot.c); its anchor is the sum */
     bool pads;          /* a map that also computes the operand of one of its pads: members of another size */
     uint32_t before, after; /* the groups next to it in the order (fuse_order.c); GROUP_NONE: none */
     uint64_t rank;      /* ascending in the order */
@@ -98,6 +99,9 @@ void fuse_attention(struct fuser *f);
 /* Makes one kernel of the gradients in q, and in k and v, of an attention, on a processor that has enough matrices for
  * its threads. */
 void fuse_attention_gradients(struct fuser *f);
+
+/* ---- fuse_block_dot.c ---- sums over blocks of products of integers; groups have one node each at that time */
+void fuse_block_dots(struct fuser *f);
 
 /* ---- fuse_rows.c ---- */
 

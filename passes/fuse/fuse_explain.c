@@ -38,8 +38,9 @@ static void add_member(struct explainer *x, ref r, uint32_t id)
     b->remat |= remat;
     if (!op_is_anchor(n->op) && !op_is_non_fusible(n->op))
         return;
-    b->rows |= b->anchor && op_is_reduce(n->op);
-    if (!b->anchor)
+    b->block_dot = b->anchor && op_is_reduce(n->op) && op_is_product(x->g.node[b->anchor].op);
+    b->rows |= b->anchor && op_is_reduce(n->op) && !b->block_dot;
+    if (!b->anchor || b->block_dot)
         b->numel = node_numel(&x->g, b->anchor = r);
 }
 

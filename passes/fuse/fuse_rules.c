@@ -216,7 +216,7 @@ bool fuse_can_compute(const struct fuser *f, ref r, ref x)
 {
     const struct node *n = &f->g->node[r];
     uint32_t readers = 0;
-    bool all = true, linear;
+    bool all = !f->group[group_of(f, r)].block_dot, linear;
     for (unsigned i = 0; i < n->nin; i++)
         all &= node_operand(f->g, r, i, &linear) != x || (linear && (n->op != OP_dot || i == 1));
     if (!all || op_is_map(n->op))
@@ -442,6 +442,8 @@ static struct verdict score_pair(struct fuser *f, uint32_t a, uint32_t b)
     struct reading x = reading_of(f, a, b);
     if (ga->rows || gb->rows)
         return verdict_reject("not of the same rows");
+    if (gb->block_dot)
+        return verdict_reject("a product of blocks reads its operands from memory");
     if ((ga->pads || gb->pads) && (ga->anchor || gb->anchor))
         return verdict_reject("a kernel of a pad and its operand has no anchor");
     if (ga->anchor && gb->anchor)
@@ -491,7 +493,8 @@ static const char *groups_incompatible(struct fuser *f, uint32_t a, uint32_t b)
 
 static bool may_reduce(const struct fuser *f, uint32_t id)
 {
-    return !f->group[id].pads && (!f->group[id].anchor || op_is_reduce(f->g->node[f->group[id].anchor].op));
+    const struct group *g = &f->group[id];
+    return !g->pads && !g->block_dot && (!g->anchor || op_is_reduce(f->g->node[g->anchor].op));
 }
 
 /* Bytes that b reads of a; those that no other group reads count twice, because they are not written either. */

@@ -172,6 +172,8 @@ void lower_reduce(struct lowering *w);
 bool lower_has_rows(const struct lowering *w);  /* is the group more than one reduce with prologue and epilogue? */
 void lower_rows(struct lowering *w);
 void lower_dot_group(struct lowering *w);
+bool lower_has_block_dot(const struct lowering *w); /* is it the sum over blocks of a product of integers? */
+void lower_block_dot_group(struct lowering *w);
 void lower_cumulative_group(struct lowering *w);
 void lower_scatter_group(struct lowering *w);
 void lower_argsort_group(struct lowering *w);

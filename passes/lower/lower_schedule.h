@@ -152,6 +152,7 @@ struct attention_facts {
 #define FACTS_rows struct rows_facts
 #define FACTS_reduce struct reduce_facts
 #define FACTS_dot struct dot
+#define FACTS_block_dot struct block_dot
 #define FACTS_scatter struct scatter_facts
 #define FACTS_scan struct scan_facts
 #define FACTS_sort struct sort_facts

@@ -199,6 +199,16 @@ static void products_of_blocks(void)
             CHECK(kl_sync(dev) == KL_OK);
             float *a = product(x, w, n, 1, __LINE__), *b = product(x, dense, n, 0, __LINE__);
             CHECK(a && b && !memcmp(a, b, (size_t)n * sizeof *a));
+            /* integers times integers: one kernel multiplies, scales and adds the blocks */
+            const kl_qscheme bytes = {.type = KL_Q_I8, .axis = -1, .block = 32};
+            kl_tensor q = kl_keep(kl_to_quantized(x, bytes, kl_none, kl_none));
+            CHECK(kl_sync(dev) == KL_OK);
+            float *c = product(q, w, n, 1, __LINE__), most = 0;
+            for (int64_t j = 0; a && c && j < n; j++)
+                most = fmaxf(most, fabsf(a[j] - c[j]));
+            CHECK(c && most > 0 && most < 1.5f); /* of K products, each off by at most half a step of 127 */
+            kl_release(q);
+            free(c);
             free(a);
             free(b);
             kl_release(x);

@@ -671,9 +671,9 @@ void dot_emit(struct dot *d, const struct schedule *s)
     dot_tasks(d, dot_task_columns(d, s), emit_task, NULL);
 }
 
-void lower_dot_group(struct lowering *w)
+bool dot_begin(struct dot *to, struct lowering *w, ref r)
 {
-    const struct node *n = &w->g->node[w->anchor];
+    const struct node *n = &w->g->node[r];
     struct dot d = {.w = w, .n = n, .dtype = dtype_compute(n->dtype), .a = *node_shape(w->g, n->in[0]),
                     .b = *node_shape(w->g, n->in[1]),
                     .out = w->g->shape[n->shape], .size = dot_sizes(w->g, n), .when = EPILOGUE_IN_TILE};
@@ -687,7 +687,14 @@ void lower_dot_group(struct lowering *w)
     d.kblock = n->attr.dot.kblock;
     d.unit = n->attr.dot.pairs ? 2 : 1;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
-    if (!take_symbols(&d))
+    *to = d;
+    return take_symbols(to);
+}
+
+void lower_dot_group(struct lowering *w)
+{
+    struct dot d;
+    if (!dot_begin(&d, w, w->anchor))
         return;
     dot_find_permute(&d);
     dot_find_columns(&d);

@@ -27,6 +27,7 @@ struct skinny_order {
                                 each element being used for exactly `packed` elements of the matrix; NIL: there is no
                                 such array */
     int64_t element;         /* size of an element of the source in bytes */
+    int64_t side;            /* of along_k: elements of the source from one column to the next */
     int64_t packed;          /* 1, or 2 if each byte of the source has two elements of the matrix, which are adjacent
                                 in the direction in which the matrix is contiguous: integers of 4 bits */
 };
@@ -74,7 +75,24 @@ struct dot {
                                                     memory for these (lower_pitch.c) */
 };
 
+/* The sum over blocks of a product of integers (lower_dot_scaled.c). */
+struct block_dot {
+    struct dot d;                       /* the inner product, whose batch are the blocks */
+    ref sum;                            /* the reduce that adds the blocks */
+    struct skinny_order order;          /* of the second operand; set by dot_scaled_fits */
+    bool has_order;                     /* instructions for bytes can read the second operand */
+    bool flip;                          /* upper bits of the first operand's bytes are inverted */
+    unsigned ta, tb;                    /* dtypes of the bytes that are multiplied */
+    /* the record, and how the reduce adds blocks */
+    bool bytes;
+    int64_t strip, chunk, chunks;       /* blocks of a chunk of the reduce's order */
+    uint32_t rows, sums, totals, parts; /* lbufs: rows of the first operand; sums of integers; of scaled sums those of
+                                           all chunks before, and of this chunk (with one chunk: totals) */
+};
+
 /* ---- lower_dot.c ---- */
+/* Sets what is known of product r, a member of the group.  false: a symbol makes it impossible, w->k->err */
+bool dot_begin(struct dot *d, struct lowering *w, ref r);
 /* Returns the element of an operand at (batch_index, free index i, contracted index k), in the dtype in which it is
  * stored. */
 val dot_stored_element(const struct dot *d, bool second, val i, val kk);

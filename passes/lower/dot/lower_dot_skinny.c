@@ -86,6 +86,7 @@ static void find_order(const struct dot *d, int64_t of_n, int64_t of_k, struct s
         o->source = known ? t.out.arg[k->buf[k->inst[x.load].imm].id].node : NIL;
         o->element = x.load && (o->packed == 1 || o->source) ? (int64_t)dtype_size(k->inst[x.load].dtype) : 0;
         o->along_k = x.along == 1 && x.side != 1;
+        o->side = x.side;
     }
     trial_end(&t, d->w);
     if (o->packed > 1 && (o->element != 1 || o->along_k != (of_k > 1)))

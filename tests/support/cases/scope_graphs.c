@@ -310,7 +310,7 @@ const struct scope_family scope_families[] = {
     {"rows", scope_rows, 2, false}, {"dot", scope_dot, 4, false}, {"dot_runs", scope_dot_runs, 4, false},
     {"sweep", scope_sweep, 1, false},
     {"skinny", scope_skinny, 3, false}, {"skinny_gpu", scope_skinny, 1, true}, {"bytes", scope_bytes, 1, false},
-    {"quantized", scope_quantized, 2, false},
+    {"quantized", scope_quantized, 2, false}, {"block_dot", scope_block_dot, 2, false},
     {"windows", scope_windows, 4, false},
     {"conv", scope_conv, 4, false}, {"attention", scope_attention, 3, false}, {"scatter", scope_scatter, 1, false},
     {"gather", scope_gather, 1, false}, {"scan", scope_scan, 1, false}, {"sort", scope_sort, 1, false},

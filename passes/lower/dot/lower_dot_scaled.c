@@ -1,0 +1,364 @@
+/* Sums over blocks of products of integers: quantized operands that have a scale for each block along the contraction.
+ * The inner product's batch are the blocks; what its sums of integers are scaled by are members of the group, and the
+ * group's reduce adds the scaled sums in the order of its node.
+ *
+ * A task computes a strip of columns for all rows.  It multiplies tiles of MR rows and NR columns, one block after the
+ * other; the sums of integers of a block, in any order, go through scratch to a vector loop over columns, which scales
+ * them and adds them to the totals.
+ *
+ * With `bytes` (caps.mma_bytes) the second operand is read in the order of memory, in which the elements of a column
+ * are adjacent: a block of NR columns is transposed in registers to words of four elements of each, and unpacked there
+ * if two elements share a byte.  Rows of the first operand are copied to scratch first, in the order in which they are
+ * multiplied: of each block those that meet the lower halves of bytes, then those that meet the upper ones.  As in
+ * lower_dot_bytes.c, the instruction multiplies unsigned by signed bytes: if both are of one kind, the upper bits of
+ * the first operand's are inverted, and 128 times the sum of the column's block is subtracted. */
+#include "lower_dot.h"
+
+struct block_tile { val m0, n0; int64_t rows, cols; };
+
+bool lower_has_block_dot(const struct lowering *w)
+{
+    bool product = false;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        product |= op_is_product(w->g->node[w->member[m]].op);
+    return product && op_is_reduce(w->g->node[w->anchor].op);
+}
+
+/* ---- the first operand ---- */
+
+/* Copies rows m0 .. of the first operand, `of` elements of a part of each block at a time. */
+static void copy_rows(const struct block_dot *s, val m0, int64_t rows)
+{
+    struct dot d = s->d;
+    struct lowering *w = d.w;
+    struct kernel *k = w->k;
+    int64_t of = d.size.k / s->order.packed, lanes = 1;
+    while (lanes < 32 && of % (2 * lanes) == 0)
+        lanes *= 2;
+    d.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d.size.batch), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
+    val row = ix_add(k, ix_scale(k, i, d.size.batch * d.size.k), ix_scale(k, d.batch_index, d.size.k));
+    for (int64_t part = 0; part < s->order.packed; part++)
+        for (int64_t at = 0; at < of; at += lanes) {
+            w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, lanes), 1);
+            val number = ix_add(k, k_int(k, at), w->lane);
+            val kk = ix_add(k, ix_scale(k, number, s->order.packed), k_int(k, part));
+            val x = dot_stored_element(&d, false, ix_add(k, m0, i), kk);
+            if (s->flip) {
+                x = k_inst(k, L_OP(P_BITS), s->ta, x, 0, 0, 0);
+                x = k_prim(k, P_XOR, x, k_bits(k, s->ta, 0x80), 0);
+            }
+            k_store(k, s->rows, ix_add(k, row, ix_add(k, k_int(k, part * of), number)), x, 0);
+            k_end(k, w->lane);
+            w->lane = 0;
+        }
+    k_end(k, i);
+    k_end(k, d.batch_index);
+}
+
+/* ---- sums of integers by instructions for bytes ---- */
+
+/* The load of the source's element from which the second operand's at (n, kk) is computed. */
+static struct linst source_load(const struct block_dot *s, val n, val kk)
+{
+    const struct lowering *w = s->d.w;
+    struct kernel *k = w->k;
+    val v = k->ninst;
+    dot_stored_element(&s->d, true, n, kk);
+    for (; v < k->ninst; v++)
+        if (k->inst[v].op == L_LOAD && k->buf[k->inst[v].imm].role == BUF_IN &&
+            w->out->arg[k->buf[k->inst[v].imm].id].node == s->order.source)
+            return k->inst[v];
+    return (struct linst){0};
+}
+
+/* Gives the shape of tile v to what was computed from it since. */
+static void shape_tiles(struct kernel *k, val v)
+{
+    for (val x = v + 1; x < k->ninst; x++) {
+        struct linst *i = &k->inst[x];
+        const val operand[] = {i->a, i->b, i->c};
+        for (unsigned o = 0; o < 3 && i->op >= L_PRIM; o++)
+            if (operand[o] && k->inst[operand[o]].cols) {
+                i->rows = k->inst[v].rows;
+                i->cols = k->inst[v].cols;
+            }
+    }
+}
+
+/* A part of the block of the second operand's columns, computed from a tile of the source: its elements number `part`
+ * of those that share one. */
+static val unpack_part(const struct block_dot *s, const struct block_tile *t, val source, int64_t part)
+{
+    const struct dot *d = &s->d;
+    struct kernel *k = d->w->k;
+    if (s->order.source == NIL)
+        return source;
+    lower_fix(d->w, s->order.source, source);
+    val b = dot_stored_element(d, true, t->n0, k_int(k, part));
+    lower_unfix(d->w, s->order.source);
+    shape_tiles(k, source);
+    return b;
+}
+
+static val block_zero(struct kernel *k, int64_t rows, int64_t cols)
+{
+    return dot_splat(k, k_bits(k, KL_I32, 0), (unsigned)rows, (unsigned)cols);
+}
+
+static val scaled_tile_prim(struct kernel *k, enum prim p, val a, val b, val shape)
+{
+    struct linst like = k->inst[shape];
+    return k_append(k, (struct linst){.op = (uint8_t)L_OP(p), .dtype = KL_I32, .rows = like.rows, .cols = like.cols,
+                                      .a = a, .b = b});
+}
+
+/* Prefetches the same block of some of the next columns: a cache line of each in so many blocks as it has. */
+static void prefetch_columns(const struct block_dot *s, const struct block_tile *t, struct linst load)
+{
+    const struct dot *d = &s->d;
+    struct kernel *k = d->w->k;
+    int64_t turns = LINE_BYTES * s->order.packed / d->size.k, each;
+    turns = turns < 1 ? 1 : turns > t->cols ? t->cols : turns;
+    each = dot_parts(t->cols, turns);
+    val first = ix_scale(k, ix_mod(k, d->batch_index, turns), each * s->order.side);
+    for (int64_t i = 0; i < each; i++)
+        k_prefetch(k, PREFETCH_READ, (uint32_t)load.imm,
+                   ix_add(k, ix_add(k, load.a, first), k_int(k, (t->cols + i) * s->order.side)));
+}
+
+static void byte_sums(const struct block_dot *s, const struct block_tile *t)
+{
+    const struct dot *d = &s->d;
+    struct kernel *k = d->w->k;
+    int64_t of = d->size.k / s->order.packed, all = d->size.batch * d->size.k;
+    struct linst load = source_load(s, t->n0, k_int(k, 0));
+    prefetch_columns(s, t, load);
+    val tile = dot_load(k, (uint32_t)load.imm, load.a, TILE_COLS, k_int(k, s->order.side), of, t->cols, 0);
+    val sums = block_zero(k, t->rows, t->cols), columns = s->flip ? block_zero(k, 1, t->cols) : 0;
+    val ones = s->flip ? dot_splat(k, k_bits(k, s->ta, 1), 1, (unsigned)of) : 0;
+    for (int64_t part = 0; part < s->order.packed; part++) {
+        val b = unpack_part(s, t, tile, part);
+        val at = ix_add(k, ix_scale(k, d->batch_index, d->size.k), k_int(k, part * of));
+        val a = dot_load(k, s->rows, at, TILE_ROWS, k_int(k, all), t->rows, of, 0);
+        sums = dot_mma(k, MMA_CHAIN, a, b, sums);
+        if (columns)
+            columns = dot_mma(k, MMA_CHAIN, ones, b, columns);
+    }
+    if (columns) {
+        val times = k_bits(k, KL_I32, (uint32_t)(s->ta == KL_U8 ? 128 : -128));
+        columns = scaled_tile_prim(k, P_MUL, columns, times, columns);
+        sums = scaled_tile_prim(k, P_SUB, sums, columns, sums);
+    }
+    dot_store(k, s->sums, k_int(k, 0), TILE_ROWS, k_int(k, d->nr), sums);
+}
+
+/* ---- the same for any operands ---- */
+
+static void plain_sums(const struct block_dot *s, const struct block_tile *t)
+{
+    const struct dot *d = &s->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    dot_begin_columns(d, t->cols);
+    for (int64_t i = 0; i < t->rows; i++) {
+        val zero = k_splat(k, k_bits(k, KL_I32, 0));
+        val kk = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1), acc = k_carry(k, zero);
+        val b = dot_element(d, true, ix_add(k, t->n0, w->lane), kk), pred = w->pred;
+        w->pred = 0; /* rows that are loaded exist */
+        val a = dot_element(d, false, ix_add(k, t->m0, k_int(k, i)), kk);
+        w->pred = pred;
+        k_next(k, acc, dot_multiply_add(k, a, b, acc));
+        k_end(k, kk);
+        k_store(k, s->sums, ix_add(k, k_int(k, i * d->nr), w->lane), k_out(k, acc), w->pred);
+    }
+    dot_end_columns(d);
+}
+
+/* ---- scaled sums ---- */
+
+static val total_at(const struct block_dot *s, int64_t row)
+{
+    return ix_add(s->d.w->k, k_int(s->d.w->k, row * s->d.nr), s->d.w->lane);
+}
+
+static void clear_scaled(const struct block_dot *s, const struct block_tile *t, uint32_t buf, double zero)
+{
+    struct kernel *k = s->d.w->k;
+    dot_begin_columns(&s->d, t->cols);
+    for (int64_t i = 0; i < t->rows; i++)
+        k_store(k, buf, total_at(s, i), k_splat(k, k_bits(k, KL_F32, dtype_bits(KL_F32, zero))), s->d.w->pred);
+    dot_end_columns(&s->d);
+}
+
+/* Adds the scaled sums of block d.batch_index to the chunk's. */
+static void add_scaled(const struct block_dot *s, const struct block_tile *t)
+{
+    const struct dot *d = &s->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val coord[KL_MAX_RANK] = {0};
+    dot_begin_columns(d, t->cols);
+    for (int64_t i = 0; i < t->rows; i++) {
+        dot_result_coord(d, ix_add(k, t->m0, k_int(k, i)), ix_add(k, t->n0, w->lane), coord);
+        lower_point(w);
+        w->anchor_value = k_load(k, s->sums, total_at(s, i), 0);
+        val y = lower_at(w, w->g->node[s->sum].in[0], coord), at = total_at(s, i);
+        k_store(k, s->parts, at, k_prim(k, P_ADD, k_load(k, s->parts, at, 0), y, 0), w->pred);
+    }
+    dot_end_columns(d);
+}
+
+static void add_chunk(const struct block_dot *s, const struct block_tile *t)
+{
+    struct kernel *k = s->d.w->k;
+    dot_begin_columns(&s->d, t->cols);
+    for (int64_t i = 0; i < t->rows; i++) {
+        val at = total_at(s, i), before = k_load(k, s->totals, at, 0);
+        k_store(k, s->totals, at, k_prim(k, P_ADD, before, k_load(k, s->parts, at, 0), 0), s->d.w->pred);
+    }
+    dot_end_columns(&s->d);
+}
+
+/* Stores what the group computes from the totals. */
+static void store_totals(const struct block_dot *s, const struct block_tile *t)
+{
+    struct dot d = s->d;
+    struct lowering *w = d.w;
+    struct kernel *k = w->k;
+    val coord[KL_MAX_RANK] = {0};
+    d.batch_index = k_int(k, 0);
+    dot_begin_columns(&d, t->cols);
+    for (int64_t i = 0; i < t->rows; i++) {
+        dot_result_coord(&d, ix_add(k, t->m0, k_int(k, i)), ix_add(k, t->n0, w->lane), coord);
+        for (uint32_t axis = 0; axis < d.batch.rank; axis++)
+            coord[axis] = k_int(k, 0);
+        lower_point(w);
+        lower_fix(w, s->sum, k_load(k, s->totals, total_at(s, i), 0));
+        for (uint32_t m = 0; m < w->nmember; m++)
+            if (w->stored[w->member[m]])
+                lower_store(w, w->member[m], node_shape(w->g, s->sum), coord);
+        lower_unfix(w, s->sum);
+    }
+    dot_end_columns(&d);
+}
+
+/* ---- tiles ---- */
+
+static void add_blocks(const struct block_dot *s, const struct block_tile *t, val first, int64_t count)
+{
+    struct block_dot here = *s;
+    struct kernel *k = s->d.w->k;
+    val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), 1);
+    here.d.batch_index = ix_add(k, first, number);
+    ix_bound(k, here.d.batch_index, 0, s->d.size.batch - 1);
+    if (s->bytes)
+        byte_sums(&here, t);
+    else
+        plain_sums(&here, t);
+    add_scaled(&here, t);
+    k_end(k, number);
+}
+
+static void scaled_tile(const struct block_dot *s, const struct block_tile *t)
+{
+    struct kernel *k = s->d.w->k;
+    int64_t rest = s->d.size.batch - (s->chunks - 1) * s->chunk;
+    clear_scaled(s, t, s->totals, s->chunks > 1 ? -0.0 : 0.0);
+    if (s->chunks > 1) {
+        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->chunks - 1), 1);
+        clear_scaled(s, t, s->parts, 0.0);
+        add_blocks(s, t, ix_scale(k, c, s->chunk), s->chunk);
+        add_chunk(s, t);
+        k_end(k, c);
+        clear_scaled(s, t, s->parts, 0.0);
+    }
+    add_blocks(s, t, k_int(k, (s->chunks - 1) * s->chunk), rest);
+    if (s->chunks > 1)
+        add_chunk(s, t);
+    store_totals(s, t);
+}
+
+static void scaled_rows(const struct block_dot *s, val m0, int64_t rows, val n0, int64_t cols)
+{
+    struct kernel *k = s->d.w->k;
+    int64_t whole = cols / s->d.nr;
+    if (s->bytes)
+        copy_rows(s, m0, rows);
+    if (whole) {
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), 1);
+        scaled_tile(s, &(struct block_tile){m0, ix_add(k, n0, ix_scale(k, i, s->d.nr)), rows, s->d.nr});
+        k_end(k, i);
+    }
+    if (cols % s->d.nr)
+        scaled_tile(s, &(struct block_tile){m0, ix_add(k, n0, k_int(k, whole * s->d.nr)), rows, cols % s->d.nr});
+}
+
+static void scaled_strip(const struct block_dot *s, val n0, int64_t cols)
+{
+    struct kernel *k = s->d.w->k;
+    int64_t tiles = s->d.size.m / s->d.mr, rest = s->d.size.m % s->d.mr;
+    if (tiles) {
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles), 1);
+        scaled_rows(s, ix_scale(k, i, s->d.mr), s->d.mr, n0, cols);
+        k_end(k, i);
+    }
+    if (rest)
+        scaled_rows(s, k_int(k, tiles * s->d.mr), rest, n0, cols);
+}
+
+/* ---- the kernel ---- */
+
+void dot_scaled_emit(struct block_dot *s, const struct schedule *schedule)
+{
+    struct dot *d = &s->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    d->mr = schedule->dot_scaled.mr;
+    d->nr = d->lanes = schedule->dot_scaled.nr;
+    s->strip = schedule->dot_scaled.strip;
+    s->bytes = schedule->dot_scaled.bytes;
+    s->chunk = (int64_t)w->g->node[s->sum].attr.reduce.chunk;
+    s->chunks = dot_parts(d->size.batch, s->chunk);
+    lower_scalars(w);
+    if (s->bytes)
+        s->rows = k_buf(k, BUF_SCRATCH, s->ta, d->mr * d->size.batch * d->size.k, 0);
+    s->sums = k_buf(k, BUF_SCRATCH, KL_I32, d->mr * d->nr, 0);
+    s->parts = s->totals = k_buf(k, BUF_SCRATCH, KL_F32, d->mr * d->nr, 0);
+    if (s->chunks > 1)
+        s->parts = k_buf(k, BUF_SCRATCH, KL_F32, d->mr * d->nr, 0);
+    int64_t full = d->size.n / s->strip, rest = d->size.n % s->strip;
+    struct tasks t;
+    val number = lower_tasks(w, full + (rest != 0), 0, &t);
+    for (int tail = 0; tail < 2; tail++) {
+        if (tail ? !rest : !full)
+            continue;
+        val guard = full && rest ? k_if(k, k_prim(k, tail ? P_EQ : P_LT, number, k_int(k, full), 0)) : 0;
+        scaled_strip(s, tail ? k_int(k, full * s->strip) : ix_scale(k, number, s->strip), tail ? rest : s->strip);
+        if (guard)
+            k_end(k, guard);
+    }
+    lower_tasks_end(w, &t);
+}
+
+void lower_block_dot_group(struct lowering *w)
+{
+    struct block_dot s = {.sum = w->anchor};
+    ref product = NIL;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        product = op_is_product(w->g->node[w->member[m]].op) ? w->member[m] : product;
+    w->anchor = product; /* its value is given where the others are evaluated */
+    if (!dot_begin(&s.d, w, product))
+        return;
+    if (s.d.symbolic) {
+        kernel_mark_unsupported(w->k, "a symbol says how long a product of integers is");
+        return;
+    }
+    const struct node *n = &w->g->node[product];
+    s.ta = w->g->node[n->in[0]].dtype;
+    s.tb = w->g->node[n->in[1]].dtype;
+    s.flip = s.ta == s.tb;
+    if (s.flip)
+        s.ta = s.tb == KL_I8 ? KL_U8 : KL_I8;
+    select_family(w, GROUP_block_dot, &s, &s);
+}
