@@ -18,7 +18,7 @@ static void release(kl_tensor t)
 
 static void linear_release(const struct llm_linear *l)
 {
-    release(l->weight), release(l->bias), release(l->down), release(l->up);
+    release(l->weight), release(l->bias);
 }
 
 void llm_close(struct llm *m)

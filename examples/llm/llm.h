@@ -20,7 +20,7 @@
  * optional pair of low rank (LoRA, Hu et al. 2021): y = x weight^T + bias + (x down) up. */
 struct llm_linear {
     kl_tensor weight, bias;
-    kl_tensor down, up; /* [in, rank] and [rank, out], or kl_none */
+    kl_tensor down, up; /* [in, rank] and [rank, out], owned by a tree of parameters (llm_adapt); or kl_none */
 };
 
 struct llm_layer {
@@ -76,6 +76,11 @@ void llm_cache_deinit(struct llm_cache *cache);
 kl_tensor llm_hidden(const struct llm *m, kl_tensor ids, kl_tensor at, struct llm_cache *cache);
 /* [..., width] -> [..., vocabulary], f32 */
 kl_tensor llm_logits(const struct llm *m, kl_tensor hidden);
+
+/* Gives all products of the layers a pair of low rank, and returns the tree of them: "blk.0.attn_q.down" and so on.
+ * down is random and up is zeros, so that at first the model computes what it did.  The tree is freed after the model is
+ * closed.  NULL: it failed, the reason is on stderr. */
+kl_params *llm_adapt(struct llm *m, int64_t rank, uint64_t seed);
 
 /* Says on stderr what failed and why, and returns false. */
 bool llm_fail(const char *what, const char *why);
