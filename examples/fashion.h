@@ -1,6 +1,7 @@
 /* Fashion-MNIST (Debian: dataset-fashion-mnist) for examples: pictures of 28 x 28 bytes, of 10 kinds of clothes. */
 #ifndef FASHION_H
 #define FASHION_H
+#include "flags.h"
 #include <kiln/kiln.h>
 #include <kiln/train.h>
 #include <stdio.h>
@@ -88,37 +89,6 @@ static inline double fashion_accuracy(const struct fashion *f, kl_device device,
         kl_release(hits);
     }
     return (double)right / (double)f->count;
-}
-
-/* ---- options "--name value" ---- */
-
-struct flag { const char *name, *what; double *number; const char **text; };
-
-/* false: a message was written. */
-static inline bool flags_parse(const struct flag *flags, int argc, char **argv)
-{
-    for (int i = 1; i < argc; i += 2) {
-        const struct flag *f = flags;
-        char *end = argv[i];
-        while (f->name && (strncmp(argv[i], "--", 2) != 0 || strcmp(argv[i] + 2, f->name) != 0))
-            f++;
-        if (f->name && i + 1 < argc && f->text) {
-            *f->text = argv[i + 1];
-            continue;
-        }
-        if (f->name && i + 1 < argc)
-            *f->number = strtod(argv[i + 1], &end);
-        if (!f->name || end == argv[i] || *end || *f->number < 0) {
-            fprintf(stderr, "%s: \"%s\"; options are:\n", argv[0], argv[i]);
-            for (f = flags; f->name; f++)
-                if (f->text)
-                    fprintf(stderr, "  --%s TEXT    %s\n", f->name, f->what);
-                else
-                    fprintf(stderr, "  --%s N    %s (%g)\n", f->name, f->what, *f->number);
-            return false;
-        }
-    }
-    return true;
 }
 
 #endif

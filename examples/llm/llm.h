@@ -78,8 +78,8 @@ kl_tensor llm_hidden(const struct llm *m, kl_tensor ids, kl_tensor at, struct ll
 kl_tensor llm_logits(const struct llm *m, kl_tensor hidden);
 
 /* Gives all products of the layers a pair of low rank, and returns the tree of them: "blk.0.attn_q.down" and so on.
- * down is random and up is zeros, so that at first the model computes what it did.  The tree is freed after the model is
- * closed.  NULL: it failed, the reason is on stderr. */
+ * down is random and up is zeros, so that at first the model computes what it did.  The tree is freed after the model
+ * is closed.  NULL: it failed, the reason is on stderr. */
 kl_params *llm_adapt(struct llm *m, int64_t rank, uint64_t seed);
 
 /* Says on stderr what failed and why, and returns false. */

@@ -114,6 +114,54 @@ static const char *gguf_name(char name[96], int i)
     return name;
 }
 
+/* A tokenizer of single bytes, in GPT-2's characters, with the special tokens of ChatML. */
+enum { BYTES = 256, START = BYTES, END, TEXT_END, OTHERS };
+static const char *token_text(int token)
+{
+    static char text[WORDS][24];
+    static const char *const special[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"};
+    int c = token, moved = 0;
+    if (token >= BYTES) {
+        if (token < OTHERS)
+            return special[token - BYTES];
+        snprintf(text[token], sizeof *text, "<other %d>", token);
+        return text[token];
+    }
+    for (int b = 0; b < token; b++) /* bytes that are no visible character of Latin-1 have those from 256 on */
+        moved += b < 33 || (b > 126 && b < 161) || b == 173;
+    if (c < 33 || (c > 126 && c < 161) || c == 173)
+        c = 256 + moved;
+    if (c < 128)
+        snprintf(text[token], sizeof *text, "%c", c);
+    else
+        snprintf(text[token], sizeof *text, "%c%c", 0xC0 | c >> 6, 0x80 | (c & 63));
+    return text[token];
+}
+
+/* Appends the tokenizer's values to meta. */
+static int tokenizer_meta(kl_file_value *meta, int n)
+{
+    static const char *tokens[WORDS], *merges[] = {"a b"};
+    static int32_t types[WORDS];
+    static const uint32_t end = END;
+    for (int i = 0; i < WORDS; i++) {
+        tokens[i] = token_text(i);
+        types[i] = i >= START && i < OTHERS ? 3 : i >= OTHERS ? 5 : 1; /* control, unused, normal */
+    }
+    const kl_file_value values[] = {
+        {.key = "tokenizer.ggml.model", .text = "gpt2"}, {.key = "tokenizer.ggml.pre", .text = "qwen2"},
+        {.key = "tokenizer.ggml.tokens", .dtype = KL_DTYPE_COUNT, .array = true, .count = WORDS, .data = tokens},
+        {.key = "tokenizer.ggml.token_type", .dtype = KL_I32, .array = true, .count = WORDS, .data = types},
+        {.key = "tokenizer.ggml.merges", .dtype = KL_DTYPE_COUNT, .array = true, .count = 0, .data = merges},
+        {.key = "tokenizer.ggml.eos_token_id", .dtype = KL_U32, .data = &end},
+        {.key = "tokenizer.chat_template",
+         .text = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+                 "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+                 "{% endif %}"}};
+    memcpy(meta + n, values, sizeof values);
+    return n + (int)(sizeof values / sizeof *values);
+}
+
 /* Its matrices are of `type`. */
 static bool write_gguf(const struct llm_reference *r, const char *architecture, const char *type)
 {
@@ -127,7 +175,7 @@ static bool write_gguf(const struct llm_reference *r, const char *architecture, 
         {"attention.sliding_window", k->window}, {"attn_logit_softcapping", k->score_cap},
         {"final_logit_softcapping", k->logit_cap}, {"rope.scaling.factor", k->rotary_factor}};
     enum { NUMBERS = sizeof numbers / sizeof *numbers };
-    kl_file_value meta[NUMBERS + 1] = {{.key = "general.architecture", .text = architecture}};
+    kl_file_value meta[NUMBERS + 10] = {{.key = "general.architecture", .text = architecture}};
     kl_file_item items[ARRAYS];
     int n = 0, nmeta = 1;
     for (int i = 0; i < NUMBERS; i++)
@@ -135,6 +183,7 @@ static bool write_gguf(const struct llm_reference *r, const char *architecture, 
             snprintf(keys[i], sizeof keys[i], "%s.%s", architecture, numbers[i].key);
             meta[nmeta++] = (kl_file_value){.key = keys[i], .dtype = KL_F64, .data = &numbers[i].value};
         }
+    nmeta = tokenizer_meta(meta, nmeta);
     for (int i = 0; i < ARRAYS; i++)
         if (r->columns[i]) {
             dims[n][0] = r->rows[i] ? r->rows[i] : r->columns[i], dims[n][1] = r->columns[i];
@@ -315,8 +364,16 @@ static void refusals(void)
     reference_free(&r);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 3 && !strcmp(argv[1], "--write")) { /* a model for tests of examples: in this folder */
+        struct llm_reference r;
+        snprintf(folder, sizeof folder, "%s", argv[2]);
+        reference_init(&r, &kinds[0], 12);
+        bool ok = write_gguf(&r, "llama", "Q8_0");
+        reference_free(&r);
+        return !ok;
+    }
     static const char *const gguf[KINDS] = {"llama", NULL, "qwen2", "qwen3", "gemma2", "gemma3"};
     static const char *const types[] = {NULL, "F16", "BF16", "Q8_0", "Q4_0", "Q5_1"};
     struct llm_reference r;

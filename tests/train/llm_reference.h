@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS = 12, LAYERS = 3, WIDTH = 64, HEADS = 4, KV_HEADS = 2, HIDDEN = 96, WORDS = 80 };
+enum { TOKENS = 12, LAYERS = 3, WIDTH = 64, HEADS = 4, KV_HEADS = 2, HIDDEN = 96, WORDS = 264 };
 enum { MAX_HEAD = 24, MAX_Q = HEADS * MAX_HEAD, MAX_KV = KV_HEADS * MAX_HEAD };
 
 /* What a kind of model has. */
