@@ -19,7 +19,7 @@ enum { PIECE = 64, MAX_CONVERSATIONS = 16, LINE = 1 << 16 }; /* PIECE: tokens of
 
 struct options {
     double length, answer, temperature, top_k, top_p, seed, conversations;
-    const char *session, *system, *device;
+    const char *session, *system, *adapters, *device;
 };
 
 /* A conversation: the tokens so far, and the keys and values of those from 0 to at - 1. */
@@ -37,6 +37,7 @@ struct chat {
     struct options opt;
     struct llm model;
     kl_tokenizer *tokenizer;
+    kl_params *adapters;
     struct talk talk[MAX_CONVERSATIONS];
     int talks;
 };
@@ -309,6 +310,8 @@ static bool chat_open(struct chat *c, const char *path)
     c->tokenizer = kl_tokenizer_open(file, NULL);
     if (!c->tokenizer)
         return llm_fail("no tokenizer", kl_last_error());
+    if (c->opt.adapters && !(c->adapters = llm_read_adapters(&c->model, c->opt.adapters)))
+        return false;
     c->talks = (int)c->opt.conversations;
     for (int i = 0; i < c->talks; i++)
         if (!talk_init(c, &c->talk[i]))
@@ -327,6 +330,7 @@ static void chat_close(struct chat *c)
     }
     kl_tokenizer_close(c->tokenizer);
     llm_close(&c->model);
+    kl_params_free(c->adapters);
 }
 
 /* Reads a line for each conversation and answers, until the end of the input. */
@@ -369,6 +373,7 @@ int main(int argc, char **argv)
         {"seed", "of sampling", &o->seed, NULL},
         {"conversations", "at once, 1 to 16", &o->conversations, NULL},
         {"session", "a file that keeps the first conversation", NULL, &o->session},
+        {"adapters", "a file of fine_tune", NULL, &o->adapters},
         {"system", "what the model is told before", NULL, &o->system}, {"device", "cpu, cuda:0, ..", NULL, &o->device},
         {NULL, NULL, NULL, NULL}};
     if (argc < 2 || !flags_parse(flags, argc - 1, argv + 1) || o->conversations < 1 ||

@@ -1,12 +1,19 @@
-/* Fine-tunes an imported ONNX model: a network for pictures that knows five of Fashion-MNIST's ten kinds learns the
- * other five from few examples, its last layer first, the others at a tenth of the rate.
+/* Fine-tunes a model.
  *
  *     fine_tune --model net.onnx
+ *     fine_tune --model llama.gguf --text book.txt --write adapters.safetensors
+ *
+ * With --text the model is a language model, whose weights stay as they are stored, quantized or not: adapters of low
+ * rank beside them learn the text, which chat.c uses by --adapters (examples/llm/tune.c).
+ *
+ * Else it is a network for pictures that knows five of Fashion-MNIST's ten kinds and learns the other five from few
+ * examples, its last layer first, the others at a tenth of the rate.
  *
  * Without --model it trains such a network first and writes it, so that there is one to import.  Any classifier of
  * f32[batch, 1, 28, 28] with a last weight of ten columns will do. */
 #define _POSIX_C_SOURCE 200809L
 #include "fashion.h"
+#include "llm/llm.h"
 #include <kiln/extend.h>
 #include <kiln/onnx.h>
 #include <unistd.h>
@@ -143,6 +150,8 @@ static bool fine_tune(struct run *r)
 
 int main(int argc, char **argv)
 {
+    struct llm_tune_options text_options = {.length = 128, .rank = 8};
+    const char *text = NULL;
     static struct run r = {.opt = {.batch = 100, .images = 6000, .steps = 300, .rate = 2e-3, .seed = 1,
                                    .data = FASHION_FOLDER}};
     struct options *o = &r.opt;
@@ -150,9 +159,18 @@ int main(int argc, char **argv)
         {"batch", "images a step", &o->batch, NULL}, {"images", "images to learn from", &o->images, NULL},
         {"steps", "steps of each training", &o->steps, NULL}, {"rate", "learning rate", &o->rate, NULL},
         {"seed", "of values and order", &o->seed, NULL}, {"data", "folder of the images", NULL, &o->data},
-        {"model", "an ONNX model to begin with", NULL, &o->model}, {NULL, NULL, NULL, NULL}};
+        {"model", "the model to begin with", NULL, &o->model},
+        {"text", "what a language model learns", NULL, &text},
+        {"length", "tokens of a step on text", &text_options.length, NULL},
+        {"rank", "of the adapters", &text_options.rank, NULL},
+        {"write", "the file for the adapters", NULL, &text_options.write}, {NULL, NULL, NULL, NULL}};
     if (!flags_parse(flags, argc, argv))
         return 2;
+    if (text) {
+        text_options.steps = o->steps, text_options.rate = o->rate, text_options.seed = o->seed;
+        return text_options.length >= 1 && text_options.rank >= 1 && llm_tune(o->model ? o->model : "", text,
+                                                                              &text_options) ? 0 : 1;
+    }
     char made[] = "/tmp/fine_tune-XXXXXX";
     int fd = -1;
     r.device = kl_device_default();

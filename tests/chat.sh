@@ -1,6 +1,6 @@
 #!/bin/sh
 # examples/chat.c on a tiny random model: the same answer alone, beside others, and from a saved conversation; Ctrl-C;
-# clear errors.
+# adapters that fine_tune.c makes; clear errors.
 # Argument: the build folder.
 B=${1:?a build folder}
 cd "$(dirname "$0")/.." || exit 1
@@ -38,10 +38,10 @@ same "tokens by a seed" "$scratch/again" "$(head -c "$(wc -c <"$scratch/again")"
 echo hello | chat --temperature 5 --top_k 0 --seed 2 >"$scratch/other"
 if cmp -s "$scratch/again" "$scratch/other"; then bad "another seed draws the same"; else ok; fi
 
-# Ctrl-C ends the answer, not the program: the next message is answered
+# Ctrl-C ends the answer, which would not end by itself, not the program: the next message is answered
 mkfifo "$scratch/in"
-"$B/examples/chat" "$scratch/model.gguf" --length 900000 --answer 900000 <"$scratch/in" >"$scratch/out" \
-    2>"$scratch/err" &
+"$B/examples/chat" "$scratch/model.gguf" --length 900000 --answer 900000 --temperature 0 <"$scratch/in" \
+    >"$scratch/out" 2>"$scratch/err" &
 program=$!
 exec 9>"$scratch/in"
 echo hello >&9
@@ -57,6 +57,16 @@ exec 9>&-
 if wait $program; then ok; else bad "Ctrl-C: exit status $?"; fi
 if [ "$(grep -c tokens/s "$scratch/err")" = 2 ]; then ok; else bad "Ctrl-C: not two answers"; fi
 
+# adapters of low rank learn a text, and change what the model says
+yes 'the quick brown fox jumps over the lazy dog. ' | head -c 3000 >"$scratch/text"
+"$B/examples/fine_tune" --model "$scratch/model.gguf" --text "$scratch/text" --length 64 --steps 60 --rate 0.01 \
+    --write "$scratch/adapters" >"$scratch/log" 2>"$scratch/err" || bad "fine_tune"
+last=$(sed -n 's/^step 60: loss //p' "$scratch/log")
+if awk -v l="$last" 'BEGIN { exit !(l > 0 && l < 1.5) }'; then ok; else bad "fine_tune: the loss is \"$last\""; fi
+echo 'the quick' | chat --adapters "$scratch/adapters" >"$scratch/tuned"
+echo 'the quick' | chat >"$scratch/plain"
+if cmp -s "$scratch/tuned" "$scratch/plain"; then bad "adapters change nothing"; else ok; fi
+
 says() { # WORDS COMMAND...
     words=$1
     shift
@@ -67,6 +77,7 @@ says 'no such file\|No such file' "$B/examples/chat" "$scratch/none.gguf"
 says 'usage: chat' "$B/examples/chat"
 says 'options are:' "$B/examples/chat" "$scratch/model.gguf" --lenght 3
 says '--length N makes room' "$B/examples/chat" "$scratch/model.gguf" --length 40
+says 'not a file of adapters' "$B/examples/chat" "$scratch/model.gguf" --adapters "$scratch/model.gguf"
 echo x >"$scratch/s"
 says 'neither' "$B/examples/chat" "$scratch/model.gguf" --session "$scratch/s"
 echo "$p passed, $f failed, 0 skipped"

@@ -6,7 +6,7 @@ root=${1:-$(dirname "$0")/..}
 # folder:folders it may include from, itself included; include/ and the like are "kiln"
 arrows='include:kiln ir:ir,kiln codegen:ir,codegen,kiln passes:ir,passes,kiln
 runtime:ir,passes,codegen,runtime,kiln frontend:ir,passes,runtime,frontend,kiln
-examples:kiln,examples bench:ir,passes,runtime,kiln,bench,examples
+examples:kiln,examples,llm bench:ir,passes,runtime,kiln,bench,examples
 tests:ir,passes,codegen,runtime,frontend,tests,kiln,bench,examples'
 
 # Prints each include line that breaks an arrow. A quoted name without a folder is a file beside the includer.

@@ -82,6 +82,15 @@ kl_tensor llm_logits(const struct llm *m, kl_tensor hidden);
  * is closed.  NULL: it failed, the reason is on stderr. */
 kl_params *llm_adapt(struct llm *m, int64_t rank, uint64_t seed);
 
+/* Adapters in a safetensors file; reading makes them, as llm_adapt does.  The reason of a failure is on stderr. */
+bool llm_write_adapters(const kl_params *params, const char *path);
+kl_params *llm_read_adapters(struct llm *m, const char *path);
+
+/* Trains adapters of a model on a file of text with Adam, its weights as they are stored; shows the loss.  write: the
+ * file of the adapters, or NULL. */
+struct llm_tune_options { double steps, length, rank, rate, seed; const char *write; };
+bool llm_tune(const char *model, const char *text, const struct llm_tune_options *options);
+
 /* Says on stderr what failed and why, and returns false. */
 bool llm_fail(const char *what, const char *why);
 #endif
