@@ -1,5 +1,5 @@
 /* Tokenizers of tokenizer.json, sentencepiece and GGUF: the tokens that the packages tokenizers and sentencepiece give
- * (tests/formats/tokenizers/), special tokens, long words, files that are refused or damaged.
+ * (tests/formats/tokenizers/), special tokens, chats, long words, files that are refused or damaged.
  * Argument: a Python with these packages, which computes the expectations again; without one python3, if that has
  * them. */
 #include "tests/support/api_check.h"
@@ -153,6 +153,58 @@ static void calls(void)
           kl_tokenizer_decode_with(t, n, ids, &(kl_decode_options){.continued = true}, text, 200, &bytes) == KL_OK &&
           bytes == 8 && !memcmp(text, " the fox", 8));
     kl_tokenizer_close(t);
+}
+
+/* ---- chats ---- */
+
+static void chat_is(const kl_tokenizer *t, kl_chat_family family, const char *want)
+{
+    static const kl_chat_message messages[] = {{"system", "Be brief."}, {"user", " Hi? "}, {"assistant", "Yes"},
+                                               {"user", "So"}};
+    char text[400], part[6];
+    int64_t bytes = -1, n = -1;
+    if (!CHECK(kl_chat_format(t, family, 4, messages, true, text, sizeof text, &bytes) == KL_OK &&
+               bytes == (int64_t)strlen(want) && !strcmp(text, want)))
+        printf("  %s: \"%s\"\n", kl_chat_family_name(family), text);
+    CHECK(kl_chat_format(t, family, 4, messages, true, part, 6, &n) == KL_OK && n == bytes && !memcmp(part, want, 6));
+}
+
+/* Templates as their models have them, with an answer. */
+static void chats(void)
+{
+    kl_tokenizer *chatml = open_named("qwen2.json"), *llama3 = open_named("llama3.json"),
+                 *pieces = open_named("bpe.model");
+    int64_t n = -1;
+    if (!CHECK(chatml && llama3 && pieces))
+        return;
+    CHECK(kl_chat_family_of(chatml) == KL_CHAT_CHATML && kl_chat_family_of(pieces) == KL_CHAT_AUTO &&
+          kl_chat_family_of(NULL) == KL_CHAT_AUTO);
+    chat_is(chatml, KL_CHAT_AUTO, "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi? <|im_end|>\n"
+                                  "<|im_start|>assistant\nYes<|im_end|>\n<|im_start|>user\nSo<|im_end|>\n"
+                                  "<|im_start|>assistant\n");
+    chat_is(llama3, KL_CHAT_LLAMA3, "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+                                    "<|start_header_id|>user<|end_header_id|>\n\nHi?<|eot_id|>"
+                                    "<|start_header_id|>assistant<|end_header_id|>\n\nYes<|eot_id|>"
+                                    "<|start_header_id|>user<|end_header_id|>\n\nSo<|eot_id|>"
+                                    "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    chat_is(pieces, KL_CHAT_MISTRAL, "<s>[INST] Be brief.\n\n Hi?  [/INST]Yes</s>[INST] So [/INST]");
+    chat_is(pieces, KL_CHAT_LLAMA2,
+            "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi? [/INST] Yes </s><s>[INST] So [/INST]");
+    chat_is(pieces, KL_CHAT_GEMMA, "<s><start_of_turn>user\nBe brief.\n\nHi?<end_of_turn>\n<start_of_turn>model\nYes"
+                                   "<end_of_turn>\n<start_of_turn>user\nSo<end_of_turn>\n<start_of_turn>model\n");
+    CHECK(kl_chat_end_token(chatml, KL_CHAT_AUTO) == kl_tokenizer_find(chatml, "<|im_end|>", 10) &&
+          kl_chat_end_token(llama3, KL_CHAT_LLAMA3) == 2 && kl_chat_end_token(pieces, KL_CHAT_LLAMA2) == 2 &&
+          kl_chat_end_token(pieces, KL_CHAT_AUTO) == -1 && kl_chat_end_token(pieces, KL_CHAT_GEMMA) == -1);
+    static const struct { kl_chat_family family; kl_chat_message message; const char *phrase; } *c, bad[] = {
+        {KL_CHAT_AUTO, {"user", "x"}, "none that is known"}, {KL_CHAT_FAMILIES, {"user", "x"}, "none that is known"},
+        {KL_CHAT_LLAMA2, {"tool", "x"}, "the role \"tool\""}, {KL_CHAT_LLAMA2, {"user", NULL}, "message 0 has no role"},
+        {KL_CHAT_LLAMA2, {"user", "a</s>b"}, "a special token at byte 1 of its text"}};
+    for (c = bad; c < bad + sizeof bad / sizeof *bad; c++)
+        CHECK(kl_chat_format(pieces, c->family, 1, &c->message, false, NULL, 0, &n) == KL_ERR_ARGUMENT && n == 0 &&
+              strstr(kl_last_error(), c->phrase));
+    kl_tokenizer_close(chatml);
+    kl_tokenizer_close(llama3);
+    kl_tokenizer_close(pieces);
 }
 
 /* Many bytes without a space, and spaces alone: what grows with their square takes minutes. */
@@ -312,6 +364,7 @@ int main(int argc, char **argv)
     expected();
     packages(argc > 1 ? argv[1] : "python3");
     calls();
+    chats();
     long_words();
     refusals();
     slow_pattern();

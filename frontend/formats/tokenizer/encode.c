@@ -175,6 +175,19 @@ static const struct added_token *added_at(const struct added_tokens *a, const ui
     return found;
 }
 
+const uint8_t *added_find_special(const kl_tokenizer *t, const uint8_t *text, size_t n)
+{
+    const struct added_tokens *lists[] = {&t->raw, &t->normalized};
+    const uint8_t *past;
+    for (int i = 0; i < 2; i++)
+        for (const uint8_t *p = text; lists[i]->n && p < text + n; p++) {
+            const struct added_token *found = added_at(lists[i], p, text + n, &past);
+            if (found && found->special)
+                return p;
+        }
+    return NULL;
+}
+
 /* May the match be taken?  Not if it has to be a word and letters are beside it, or it is special in plain text. */
 static bool added_is_taken(const struct encoder *e, const struct added_token *a, const uint8_t *text,
                            const uint8_t *end, const uint8_t *match, const uint8_t *past)

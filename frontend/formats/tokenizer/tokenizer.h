@@ -167,6 +167,10 @@ bool step_pattern(struct kl_file *f, struct text_step *s, const char *text, size
                   const char *field);
 #define gpt2_pattern "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+" /* GPT-2's */
 
+/* ---- encode.c ---- */
+/* Where a special token is in a text; NULL: nowhere. */
+const uint8_t *added_find_special(const kl_tokenizer *t, const uint8_t *text, size_t n);
+
 /* ---- normalize.c ---- */
 bool buffer_add(struct text_buffer *b, const void *text, size_t n);
 bool buffer_put(struct text_buffer *b, uint32_t c);

@@ -84,6 +84,38 @@ KL_API kl_status kl_tokenizer_decode_with(const kl_tokenizer *tokenizer, int64_t
 KL_API kl_status kl_tokenizer_decode(const kl_tokenizer *tokenizer, int64_t n, const int32_t *ids, char *text,
                                      int64_t room, int64_t *bytes);
 
+/* ---- chats: messages as the text that models of a family were trained on ---- */
+
+typedef enum kl_chat_family {
+    KL_CHAT_AUTO,    /* the one that the file's chat template or its tokens show */
+    KL_CHAT_LLAMA3,  /* <|start_header_id|>user<|end_header_id|> */
+    KL_CHAT_CHATML,  /* <|im_start|>user: Qwen and many others */
+    KL_CHAT_MISTRAL, /* [INST] */
+    KL_CHAT_GEMMA,   /* <start_of_turn>user */
+    KL_CHAT_LLAMA2,  /* [INST] with <<SYS>> */
+    KL_CHAT_FAMILIES
+} kl_chat_family;
+KL_API const char *kl_chat_family_name(kl_chat_family family); /* "auto", "llama3", .. */
+/* The family that the tokenizer shows; KL_CHAT_AUTO: none that is known, which is not an error.  A GGUF file has the
+ * model's template; of other files only the tokens are looked at: Llama 2 and the first Mistral are then not known. */
+KL_API kl_chat_family kl_chat_family_of(const kl_tokenizer *tokenizer);
+
+typedef struct kl_chat_message {
+    const char *role; /* "system", "user" or "assistant"; Llama 3 and ChatML: any */
+    const char *text;
+} kl_chat_message;
+/* Writes n messages as text, at most `room` bytes, with a terminating zero if there is room; *bytes is the number of
+ * all, without the zero.  answer: the beginning of the assistant's answer is added.  It is encoded with no_begin_end:
+ * the begin of text is in it.  A system message of a family that has none goes in front of the user's next one.  No
+ * default system message is added, as templates of some models do.
+ * [errors ARGUMENT: a family that is not known; a message with the text of a special token, by which its author could
+ * end it and write the next one; a role that the family does not have; MEMORY: *bytes is then 0] */
+KL_API kl_status kl_chat_format(const kl_tokenizer *tokenizer, kl_chat_family family, int64_t n,
+                                const kl_chat_message *messages, bool answer, char *text, int64_t room,
+                                int64_t *bytes);
+/* The id of the token that ends an answer; -1: the tokenizer has it not, or the family is not known. */
+KL_API int64_t kl_chat_end_token(const kl_tokenizer *tokenizer, kl_chat_family family);
+
 #ifdef __cplusplus
 }
 #endif
