@@ -65,11 +65,10 @@ static struct linst source_load(const struct block_dot *s, val n, val kk)
     struct kernel *k = w->k;
     val v = k->ninst;
     dot_stored_element(&s->d, true, n, kk);
-    for (; v < k->ninst; v++)
-        if (k->inst[v].op == L_LOAD && k->buf[k->inst[v].imm].role == BUF_IN &&
-            w->out->arg[k->buf[k->inst[v].imm].id].node == s->order.source)
-            return k->inst[v];
-    return (struct linst){0};
+    while (v < k->ninst && (k->inst[v].op != L_LOAD || k->buf[k->inst[v].imm].role != BUF_IN ||
+                            w->out->arg[k->buf[k->inst[v].imm].id].node != s->order.source))
+        v++;
+    return k->inst[v < k->ninst ? v : 0]; /* it is there, unless memory ran out */
 }
 
 /* Gives the shape of tile v to what was computed from it since. */
@@ -92,8 +91,6 @@ static val unpack_part(const struct block_dot *s, const struct block_tile *t, va
 {
     const struct dot *d = &s->d;
     struct kernel *k = d->w->k;
-    if (s->order.source == NIL)
-        return source;
     lower_fix(d->w, s->order.source, source);
     val b = dot_stored_element(d, true, t->n0, k_int(k, part));
     lower_unfix(d->w, s->order.source);
@@ -348,17 +345,13 @@ void lower_block_dot_group(struct lowering *w)
     for (uint32_t m = 0; m < w->nmember; m++)
         product = op_is_product(w->g->node[w->member[m]].op) ? w->member[m] : product;
     w->anchor = product; /* its value is given where the others are evaluated */
-    if (!dot_begin(&s.d, w, product))
-        return;
-    if (s.d.symbolic) {
-        kernel_mark_unsupported(w->k, "a symbol says how long a product of integers is");
-        return;
-    }
+    bool known = dot_begin(&s.d, w, product); /* of lengths that are numbers, as all products of integers */
     const struct node *n = &w->g->node[product];
     s.ta = w->g->node[n->in[0]].dtype;
     s.tb = w->g->node[n->in[1]].dtype;
     s.flip = s.ta == s.tb;
     if (s.flip)
         s.ta = s.tb == KL_I8 ? KL_U8 : KL_I8;
-    select_family(w, GROUP_block_dot, &s, &s);
+    if (known)
+        select_family(w, GROUP_block_dot, &s, &s);
 }

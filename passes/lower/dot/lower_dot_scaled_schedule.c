@@ -18,10 +18,9 @@ static bool has_byte_order(struct block_dot *s)
 
 bool dot_scaled_fits(struct block_dot *s)
 {
-    if (s->d.w->chooser->caps->is_gpu)
-        return false;
-    s->has_order = has_byte_order(s);
-    return true;
+    bool processor = !s->d.w->chooser->caps->is_gpu;
+    s->has_order = processor && has_byte_order(s);
+    return processor;
 }
 
 bool dot_scaled_choose(struct block_dot *s, struct schedule *to)
