@@ -25,6 +25,10 @@ static unsigned below(unsigned n)
 struct row { const char *operands, *one, *other; int nout; double tolerance; };
 #define MS "[com.microsoft]"
 #define ML "[ai.onnx.ml]"
+/* A tree of a branch and two leaves: the nodes' numbers, features, and what follows them, and the leaves of weights. */
+#define STUMP(ids, features, yes, no, leaves) "nodes_treeids=0,0,0 nodes_nodeids=" ids " nodes_featureids=" features \
+    " nodes_modes=BRANCH_LEQ,LEAF,LEAF nodes_values=0.25,0.0,0.0 nodes_truenodeids=" yes " nodes_falsenodeids=" no \
+    " target_treeids=0,0 target_nodeids=" leaves " target_ids=0,0 target_weights=2.5,-1.5"
 static const struct row rows[] = {
     {"x=f3,8 y=f8", "BiasGelu" MS " x y > a", "Add x y > t\nGelu t > a", 1, 1e-6},
     {"x=f3,8 y=f8", "FastGelu" MS " x y > a", "Add x y > t\nGelu t > a; approximate=tanh", 1, 1e-6},
@@ -87,6 +91,13 @@ static const struct row rows[] = {
      "Attention q k v > a; q_num_heads=3 kv_num_heads=1 is_causal=1 left_window_size=1", 1, 1e-5},
     {"x=f2,4,24 c=f9,4 s=f9,4 p=l2,4", "RotaryEmbedding" MS " x p c s > a", "RotaryEmbedding x c s p > a; num_heads=3",
      1, 1e-6},
+    {"x=f6,3", "TreeEnsembleRegressor" ML " x > a; " STUMP("0,1,2", "1,0,0", "1,0,0", "2,0,0", "1,2"),
+     "Constant > i; value_ints=1,\nGather x i > f; axis=1\nConstant > v; value_float=0.25\nLessOrEqual f v > c\n"
+     "Constant > p; value_float=2.5\nConstant > q; value_float=-1.5\nWhere c p q > a", 1, 0},
+    {"x=l=0,3,1", "LabelEncoder" ML " x > a; keys_int64s=1,0 values_int64s=6,5 default_int64=-9",
+     "Constant > a; value_ints=5,-9,6", 1, 0},
+    {"x=l=0,3,1", "LabelEncoder" ML " x > a; keys_int64s=1,0 values_floats=0.5,2.5",
+     "Constant > a; value_floats=2.5,-0.0,0.5", 1, 0},
     {"x=f3,5 i=l=0,3,1", "ArrayFeatureExtractor" ML " x i > a", "Gather x i > a; axis=1", 1, 0},
     {"x=f3,5", "Normalizer" ML " x > a; norm=L2", "LpNormalization x > a", 1, 1e-6},
     {"x=f2,64 s=l:16 n=l:32 w=l=2", "STFT x s - n > a", "Unsqueeze x w > t\nSTFT t s - n > a", 1, 1e-6},
@@ -166,7 +177,7 @@ static kl_tensor operand_tensor(const struct operand *o)
 
 /* ---- graphs ---- */
 
-/* An attribute "name=value": integers, floats (with a point), lists of them (with a comma), or text. */
+/* An attribute "name=value": integers, floats (with a point), or text, and lists of them (with a comma). */
 static struct pb attribute(const char *name, size_t length, const char *value)
 {
     struct pb a = {0}, all = {0};
@@ -186,9 +197,12 @@ static struct pb attribute(const char *name, size_t length, const char *value)
         }
         s = end + (*end == ',');
     }
-    if (!number)
+    bool texts = !number && memchr(value, ',', n);
+    for (const char *s = value; texts && s < value + n; s += strcspn(s, ", \n") + (s[strcspn(s, ", \n")] == ','))
+        pb_blob(&a, 9, s, strcspn(s, ", \n"));
+    if (!number && !texts)
         pb_blob(&a, 4, value, n);
-    pb_int(&a, 20, !number ? 3 : is_float ? (list ? 6 : 1) : list ? 7 : 2);
+    pb_int(&a, 20, !number ? (texts ? 8 : 3) : is_float ? (list ? 6 : 1) : list ? 7 : 2);
     pb_message(&all, 5, &a);
     return all;
 }
@@ -366,6 +380,24 @@ static void refusals(void)
     refused("x=f1,2,8 w=f8,25", "Attention" MS " x w > a; num_heads=2", "three matrices side by side");
     refused("x=f3,4 y=f4,5", "FusedGemm" MS " x y > a; activation=Frobnicate", "a fused activation that is not known");
     refused("x=f3,5", "Scaler" ML " x > a; scale=1.0,2.0,", "shapes [3,5] and [1,2] do not broadcast");
+    refused("x=f3,3", "TreeEnsembleRegressor" ML " x > a; " STUMP("0,1,2", "7,0,0", "1,0,0", "2,0,0", "1,2"),
+            "compares feature 7 of 3");
+    refused("x=f3,3", "TreeEnsembleRegressor" ML " x > a; " STUMP("0,1,2", "1,0,0", "5,0,0", "2,0,0", "1,2"),
+            "node 0 of tree 0 is followed by none");
+    refused("x=f3,3", "TreeEnsembleRegressor" ML " x > a; " STUMP("0,1,2", "1,0,0", "0,0,0", "2,0,0", "1,2"),
+            "node 0 of tree 0 is followed by none");
+    refused("x=f3,3", "TreeEnsembleRegressor" ML " x > a; " STUMP("0,1,1", "1,0,0", "1,0,0", "1,0,0", "1,1"),
+            "node 1 of tree 0 is there twice");
+    refused("x=f3,3", "TreeEnsembleRegressor" ML " x > a; " STUMP("0,1,2", "1,0,0", "1,0,0", "2,0,0", "1,3"),
+            "weight 1 is of target 0 of node 3");
+    refused("x=f3,3", "TreeEnsembleRegressor" ML " x > a; nodes_treeids=0,0,0 nodes_nodeids=0,1,2 "
+            "nodes_featureids=1,0,0 nodes_modes=BRANCH_LT,BRANCH_GT,LEAF nodes_values=0.25,0.0,0.0 "
+            "nodes_truenodeids=1,0,0 nodes_falsenodeids=2,2,0 "
+            "target_treeids=0,0 target_nodeids=1,2 target_ids=0,0 target_weights=2.5,-1.5",
+            "or a cycle");
+    refused("x=f3,3", "TreeEnsembleRegressor" ML " x > a; nodes_treeids=0,0 nodes_nodeids=0,1,2 "
+            "nodes_featureids=1,0,0 nodes_modes=BRANCH_LT,LEAF,LEAF "
+            "nodes_values=0.25,0.0,0.0", "nodes_treeids has 2 numbers, not 3");
     refused("x=f3,5", "Normalizer" ML " x > a; norm=L7", "neither MAX, L1 nor L2");
     refused("x=u2,3 s=p: z=u:", "QLinearConcat" MS " s z x s > a; axis=1", "4 operands");
 }

@@ -79,6 +79,9 @@ def steps():
     case("QLinearGlobalAveragePool", [image, step(), zero(), step(), zero()], channels_last=0)
     case("DynamicQuantizeMatMul", [f32(3, 8), u8(8, 5), step(), zero(), f32(5)])
     case("MatMulIntegerToFloat", [u8(3, 8), u8(8, 5), step(), step(), zero(), zero(), f32(5)])
+    case("QGemm", [u8(3, 8), step(), zero(), i8(8, 5), np.abs(f32(5)) * np.float32(0.1), np.zeros(5, np.int8),
+                   rng.integers(-900, 900, 5).astype(np.int32), step(), zero()], alpha=0.5)
+    case("QGemm", [u8(8, 3), step(), zero(), u8(5, 8), step(), zero()], name="floats", transA=1, transB=1)
     case("MatMulIntegerToFloat", [u8(3, 8), i8(8, 5), step(), np.abs(f32(5)) * 0.1, zero()], name="columns")
 
 
@@ -132,6 +135,49 @@ def tables():
     for norm in ("MAX", "L1", "L2"):
         case("Normalizer", [np.abs(x)], domain="ai.onnx.ml", name=norm, norm=norm)
     case("LinearRegressor", [x], domain="ai.onnx.ml", targets=2, coefficients=list(f32(10)), intercepts=list(f32(2)))
+    for name, keys in (("ints", [3, 1, 4, 9]), ("few", [5])):
+        case("LabelEncoder", [rng.integers(0, 10, (3, 4))], domain="ai.onnx.ml", name=name, keys_int64s=keys,
+             values_floats=list(f32(len(keys))), default_float=0.5)
+    case("LabelEncoder", [np.array([1, -4, 2.5, 7], np.float32)], domain="ai.onnx.ml", name="floats",
+         keys_floats=[2.5, -4, 1], values_int64s=[10, 20, 30], default_int64=-7)
+
+
+def forest(prefix, depth, targets, modes=("BRANCH_LEQ",), positive=False):
+    """Attributes of random trees: all the nodes of the upper levels, then leaves with a weight for each of `targets`."""
+    a = {"nodes_" + k: [] for k in ("treeids", "nodeids", "featureids", "modes", "values", "truenodeids",
+                                    "falsenodeids", "missing_value_tracks_true")}
+    w = {prefix + k: [] for k in ("treeids", "nodeids", "ids", "weights")}
+    for tree in range(4):
+        inner = (1 << (depth + tree % 2)) - 1
+        for i in range(2 * inner + 1):
+            leaf = i >= inner
+            row = (tree, i, 0 if leaf else int(rng.integers(0, 5)), "LEAF" if leaf else str(rng.choice(modes)),
+                   0.0 if leaf else float(np.float32(rng.standard_normal())), 0 if leaf else 2 * i + 1,
+                   0 if leaf else 2 * i + 2, 0 if leaf else int(rng.integers(0, 2)))
+            for key, v in zip(list(a), row):
+                a[key].append(v)
+            for c in targets if leaf else ():
+                weight = float(np.float32(rng.standard_normal()))
+                for key, v in zip(list(w), (tree, i, c, abs(weight) / 8 if positive else weight)):
+                    w[key].append(v)
+    return dict(a, **w)
+
+
+def trees():
+    x = f32(7, 5)
+    x[2, 1] = x[3, 3] = np.nan
+    every = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+    ml = "ai.onnx.ml"
+    case("TreeEnsembleRegressor", [x], domain=ml, n_targets=1, base_values=[0.5], **forest("target_", 3, [0]))
+    case("TreeEnsembleRegressor", [x], domain=ml, name="average", n_targets=3, aggregate_function="AVERAGE",
+         base_values=list(f32(3)), **forest("target_", 2, [0, 1, 2], every))
+    for name, transform in (("none", "NONE"), ("softmax", "SOFTMAX"), ("logistic", "LOGISTIC")):
+        case("TreeEnsembleClassifier", [x], 2, domain=ml, name=name, classlabels_int64s=[3, 5, 7],
+             post_transform=transform, **forest("class_", 2, [0, 1, 2]))
+        case("TreeEnsembleClassifier", [x], 2, domain=ml, name="two_" + name, classlabels_int64s=[3, 5],
+             post_transform=transform, **forest("class_", 2, [0]))
+    case("TreeEnsembleClassifier", [x], 2, domain=ml, name="positive", classlabels_int64s=[0, 1],
+         **forest("class_", 2, [1], positive=True))
 
 
 def write(path, message):
@@ -155,10 +201,12 @@ def expected(op, inputs, outputs, domain, attributes):
     wanted = sum(outputs)
     quantized = {np.dtype(np.uint8): onnx.TensorProto.UINT8, np.dtype(np.int8): onnx.TensorProto.INT8}
     kinds = [onnx.TensorProto.FLOAT] * wanted
-    if op.startswith("QLinear"):
+    if op.startswith("QLinear") or (op == "QGemm" and len(inputs) > 7):
         kinds = [quantized[inputs[2 if op == "QLinearConcat" else 0].dtype]]
     if op == "EmbedLayerNormalization":
         kinds[1] = onnx.TensorProto.INT32
+    if op == "TreeEnsembleClassifier" or (op == "LabelEncoder" and "values_int64s" in attributes):
+        kinds[0] = onnx.TensorProto.INT64
     model = model_of(op, inputs, outputs, domain, attributes, kinds)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -168,7 +216,7 @@ def expected(op, inputs, outputs, domain, attributes):
 
 
 def main(folder):
-    for part in (activations, norms, products, steps, attention, tables):
+    for part in (activations, norms, products, steps, attention, tables, trees):
         part()
     written = 0
     for op, inputs, outputs, domain, name, attributes in cases:
