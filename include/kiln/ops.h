@@ -262,9 +262,9 @@ KL_API_AT kl_status kl_split(kl_tensor a, int axis, int64_t n, const int64_t *co
  * below 0 counts as 0, one above the last as the last; the same holds for the functions below.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_take(kl_tensor a, int axis, kl_tensor index);
 /* a with the rows of update combined into it along an axis: row i of update is added to row index[i] of a, in the order
- * of the index (_max, _min: the larger or smaller elements are kept; _put: the row is replaced). update has the shape
- * that gather returns.  Where max and min find equal elements, or NaNs, these share the gradient, as in reduce_max; of
- * several rows that replace one row the last one is kept.  Sums of half floats are rounded once.  [SHAPE, TYPE] */
+ * of the index (_max, _min: the larger or smaller elements are kept; _copy: it is replaced, the last one counts).
+ * update has kl_take's shape.  Equal elements, and NaNs, of max and min share the gradient.  Sums of halfs are rounded
+ * once.  On a CPU, assigned to a itself with no other handle of its value, only update is stored.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_index_add(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API_AT kl_tensor kl_index_max(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API_AT kl_tensor kl_index_min(kl_tensor a, int axis, kl_tensor index, kl_tensor update);

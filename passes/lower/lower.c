@@ -427,12 +427,13 @@ static int64_t elements_read(const struct graph *g, ref r, unsigned i, ref x)
     return n;
 }
 
-/* Is member r a dynamic_update of a state of which the kernel stores only the window where it is in place
- * (lower_map.c)? */
+/* Is member r a dynamic_update or scatter of a state of which the kernel stores only what is new where it is in place
+ * (lower_map.c, lower_scatter.c)? */
 static bool stores_window(const struct lowering *w, ref r)
 {
     const struct kernel *k = w->k;
-    for (val v = 1; v < k->ninst && w->g->node[r].op == OP_dynamic_update; v++)
+    bool update = w->g->node[r].op == OP_dynamic_update || w->g->node[r].op == OP_scatter;
+    for (val v = 1; v < k->ninst && update; v++)
         if (k->inst[v].op == L_ALIAS && w->out->arg[k->buf[k->inst[v].imm >> 32].id].node == r)
             return true;
     return false;
@@ -444,8 +445,10 @@ static double bytes_touched(const struct lowering *w, ref x)
     double all = (double)node_numel(w->g, x), read = 0;
     for (uint32_t m = 0; m < w->nmember; m++) {
         const struct node *n = &w->g->node[w->member[m]];
-        if ((w->member[m] == x || n->in[0] == x) && stores_window(w, w->member[m]))
-            return w->member[m] == x ? (double)node_bytes(w->g, n->in[1]) : 0;
+        bool linear;
+        if ((w->member[m] == x || node_operand(w->g, w->member[m], 0, &linear) == x) &&
+            stores_window(w, w->member[m]))
+            return w->member[m] == x ? (double)node_bytes(w->g, n->in[n->op == OP_scatter ? 2 : 1]) : 0;
     }
     for (uint32_t m = 0; m < w->nmember; m++) {
         const struct node *n = &w->g->node[w->member[m]];

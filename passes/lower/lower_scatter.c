@@ -2,10 +2,11 @@
  *
  * An iteration of the parallel loop computes a panel of the result: all elements along the axis, for one row of the
  * axes before it and one vector of adjacent elements in the axes after it (all of these, if they do not fill a
- * vector). 
+ * vector).
  * It copies the first operand there, then loops over the index and combines the update.  So each element is
  * computed by one iteration, which takes its updates in order, for any number of threads.  A sum of half floats is
- * kept in an f32 panel in scratch and rounded at the end. */
+ * kept in an f32 panel in scratch and rounded at the end.  If the first operand is a state, which may be updated in
+ * place, the kernel compares the two addresses and copies nothing then: only the update's elements are stored. */
 #include "lower_schedule.h"
 #include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
@@ -95,17 +96,43 @@ static void bring_in(struct scatter *s, val col)
     k_end(k, i);
 }
 
-/* Computes the columns from `base` on; only the first `rest` lanes if rest > 0. */
+/* Begins the vector loop over the columns from `base` on; only the first `rest` lanes if rest > 0.  The column. */
+static val scatter_columns_begin(struct scatter *s, val base, int64_t rest)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    return ix_add(k, base, w->lane);
+}
+
+/* The copy of a panel of a state, unless it is updated in place. */
+static void copy_state(struct scatter *s, val base, int64_t rest)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    val in_place = k_alias(k, lower_buffer(w, s->state, BUF_IN), lower_buffer(w, w->anchor, BUF_OUT));
+    val copies = k_if(k, k_prim(k, P_NOT, in_place, 0, 0));
+    if (s->whole) {
+        copy_flat(s, true);
+    } else {
+        copy_columns(s, scatter_columns_begin(s, base, rest), true);
+        k_end(k, w->lane);
+        w->lane = w->pred = 0;
+    }
+    k_end(k, copies);
+}
+
 static void emit_panel(struct scatter *s, val base, int64_t rest)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    if (s->whole)
+    if (s->state)
+        copy_state(s, base, rest);
+    else if (s->whole)
         copy_flat(s, true);
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
-    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
-    val col = ix_add(k, base, w->lane);
-    if (!s->whole)
+    val col = scatter_columns_begin(s, base, rest);
+    if (!s->whole && !s->state)
         copy_columns(s, col, true);
     if (s->count)
         bring_in(s, col);
@@ -159,12 +186,23 @@ void lower_scatter_group(struct lowering *w)
     select_family(w, GROUP_scatter, &facts, &s);
 }
 
+/* The state that is the first operand, or a reshape of it, of a scatter that may be its next value; or NIL. */
+static ref scatter_state(const struct scatter *s)
+{
+    const struct lowering *w = s->w;
+    bool linear;
+    ref from = node_source(w->g, s->n->in[0], &linear);
+    bool state = linear && w->g->node[from].op == OP_state;
+    return state && w->assigned && !w->placeholders && !s->scratch ? from : NIL;
+}
+
 void scatter_emit(struct scatter *s, const struct schedule *schedule)
 {
     struct kernel *k = s->w->k;
     s->whole = s->at.inner <= schedule->width;
     s->pitch = s->whole ? s->at.inner : schedule->width;
     s->scratch = s->dtype != s->n->dtype;
+    s->state = scatter_state(s);
     s->acc = s->scratch ? k_buf(k, BUF_SCRATCH, KL_F32, s->at.len * s->pitch, 0)
                         : lower_buffer(s->w, s->w->anchor, BUF_OUT);
     lower_scalars(s->w);

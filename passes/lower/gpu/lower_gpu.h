@@ -74,6 +74,7 @@ struct scatter {
     val outer_coord[KL_MAX_RANK];
     uint32_t acc;               /* lbuf of the accumulator: the output, or scratch */
     bool scratch;
+    ref state;                  /* the first operand, if it may be updated in place; else NIL */
     bool whole;                 /* the panel has whole rows: it is contiguous along the axis */
     int64_t pitch;              /* scratch: distance of adjacent elements along the axis, in elements */
     /* GPUs */
