@@ -19,7 +19,7 @@ enum { PIECE = 64, MAX_CONVERSATIONS = 16, LINE = 1 << 16 }; /* PIECE: tokens of
 
 struct options {
     double length, answer, temperature, top_k, top_p, seed, conversations;
-    const char *session, *system, *adapters, *device;
+    const char *session, *system, *family, *adapters, *device;
 };
 
 /* A conversation: the tokens so far, and the keys and values of those from 0 to at - 1. */
@@ -37,6 +37,7 @@ struct chat {
     struct options opt;
     struct llm model;
     kl_tokenizer *tokenizer;
+    kl_chat_family family;
     kl_params *adapters;
     struct talk talk[MAX_CONVERSATIONS];
     int talks;
@@ -109,69 +110,43 @@ static bool run_tokens(const struct chat *c, struct talk *t)
 
 /* ---- text ---- */
 
-/* How the families of models write a conversation: known by a token that only they have. */
-static const struct template { const char *token, *system, *system_end, *user, *answer, *end, *next; } templates[] = {
-    {"<|im_start|>", "<|im_start|>system\n", "<|im_end|>\n", "<|im_start|>user\n",
-     "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>", "\n"},
-    {"<|start_header_id|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>",
-     "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-     "<|eot_id|>", ""},
-    {"<start_of_turn>", NULL, "\n\n", "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n",
-     "<end_of_turn>", "\n"},
-    {NULL, NULL, "\n\n", "[INST] ", " [/INST]", NULL, ""}}; /* Mistral's; their answers end with the end of a text */
-
-static int64_t find_token(const struct chat *c, const char *text)
-{
-    return text ? kl_tokenizer_find(c->tokenizer, text, (int64_t)strlen(text)) : -1;
-}
-
-static const struct template *template_of(const struct chat *c)
-{
-    const struct template *t = templates;
-    while (t->token && find_token(c, t->token) < 0)
-        t++;
-    return t;
-}
-
 static bool is_end(const struct chat *c, int32_t token)
 {
-    return token == find_token(c, template_of(c)->end) || token == kl_tokenizer_special(c->tokenizer, KL_TOKEN_EOS);
+    return token == kl_chat_end_token(c->tokenizer, c->family) ||
+           token == kl_tokenizer_special(c->tokenizer, KL_TOKEN_EOS);
 }
 
-/* Appends text; in what the user wrote special tokens are text. */
-static bool append(const struct chat *c, struct talk *t, const char *text, bool users)
+/* Appends a message of the user, up to where its answer begins.  Behind an answer this is what the family writes behind
+ * one, here behind "y".  false: it is not appended, the reason is on stderr. */
+static bool append_message(const struct chat *c, struct talk *t, const char *message)
 {
-    int64_t n, room = (int64_t)c->opt.length - t->count;
-    kl_encode_options options = {.no_begin_end = true, .plain_text = users};
-    if (kl_tokenizer_encode_with(c->tokenizer, text, (int64_t)strlen(text), &options, t->ids + t->count, room, &n))
+    static char text[2 * LINE];
+    const kl_chat_message begin[] = {{"system", c->opt.system}, {"user", message}};
+    const kl_chat_message later[] = {{"user", "x"}, {"assistant", "y"}, {"user", message}};
+    bool first = !t->count, system = c->opt.system;
+    int64_t bytes, n = 0, room = (int64_t)c->opt.length - t->count;
+    kl_encode_options options = {.no_begin_end = true};
+    kl_status s = first ? kl_chat_format(c->tokenizer, c->family, system ? 2 : 1, begin + !system, true, text,
+                                         sizeof text, &bytes)
+                        : kl_chat_format(c->tokenizer, c->family, 3, later, true, text, sizeof text, &bytes);
+    if (s != KL_OK || bytes >= (int64_t)sizeof text)
+        return llm_fail("chat", s == KL_OK ? "the message is too long" : kl_last_error());
+    const char *from = text;
+    if (!first) {
+        char until[256]; /* up to the answer */
+        kl_chat_format(c->tokenizer, c->family, 1, later, true, until, sizeof until, &n);
+        from = strchr(text + n, 'y') + 1;
+    }
+    if (kl_tokenizer_encode_with(c->tokenizer, from, bytes - (from - text), &options, t->ids + t->count, room, &n))
         return llm_fail("chat", kl_last_error());
     if (n >= room)
         return llm_fail("chat", "the conversation is as long as it can be; --length N makes room");
+    if (!first && n && t->ids[t->count] == t->ids[t->count - 1] && is_end(c, t->ids[t->count])) /* the answer has it */
+        memmove(t->ids + t->count, t->ids + t->count + 1, (size_t)--n * sizeof *t->ids);
     t->count += n;
-    return true;
-}
-
-/* Appends a message of the user, up to where its answer begins. */
-static bool append_message(const struct chat *c, struct talk *t, const char *text)
-{
-    const struct template *as = template_of(c);
-    const char *system = t->count ? NULL : c->opt.system;
-    int64_t bos = kl_tokenizer_special(c->tokenizer, KL_TOKEN_BOS);
-    if (!t->count && bos >= 0)
-        t->ids[t->count++] = (int32_t)bos;
-    else if (t->count && ((!is_end(c, t->ids[t->count - 1]) && as->end && !append(c, t, as->end, false)) ||
-                          !append(c, t, as->next, false))) /* the last answer may have been ended before its end */
-        return false;
-    bool before = system && as->system; /* else it begins the user's message */
-    bool ok = (!before || (append(c, t, as->system, false) && append(c, t, system, true) &&
-                           append(c, t, as->system_end, false))) &&
-              append(c, t, as->user, false) &&
-              (!system || before || (append(c, t, system, true) && append(c, t, as->system_end, false))) &&
-              append(c, t, text, true) && append(c, t, as->answer, false);
     t->answer_from = t->count;
     t->printed = 0;
-    t->open = ok;
-    return ok;
+    return t->open = true;
 }
 
 /* Prints what the answer has beyond what is printed; a character whose bytes are not all there waits. */
@@ -310,6 +285,9 @@ static bool chat_open(struct chat *c, const char *path)
     c->tokenizer = kl_tokenizer_open(file, NULL);
     if (!c->tokenizer)
         return llm_fail("no tokenizer", kl_last_error());
+    while (c->opt.family && strcmp(c->opt.family, kl_chat_family_name(c->family)) != 0)
+        if (++c->family == KL_CHAT_FAMILIES)
+            return llm_fail(c->opt.family, "not one of llama3, chatml, mistral, gemma, llama2");
     if (c->opt.adapters && !(c->adapters = llm_read_adapters(&c->model, c->opt.adapters)))
         return false;
     c->talks = (int)c->opt.conversations;
@@ -349,7 +327,7 @@ static bool chat_run(struct chat *c)
             if (!fgets(line, sizeof line, stdin))
                 break;
             line[strcspn(line, "\n")] = 0;
-            if (!append_message(c, &c->talk[lines++], line))
+            if (!append_message(c, &c->talk[lines++], line) && !terminal)
                 return false;
         }
         if (!lines)
@@ -374,6 +352,7 @@ int main(int argc, char **argv)
         {"conversations", "at once, 1 to 16", &o->conversations, NULL},
         {"session", "a file that keeps the first conversation", NULL, &o->session},
         {"adapters", "a file of fine_tune", NULL, &o->adapters},
+        {"family", "llama3, chatml, mistral, gemma, llama2; as the tokenizer shows", NULL, &o->family},
         {"system", "what the model is told before", NULL, &o->system}, {"device", "cpu, cuda:0, ..", NULL, &o->device},
         {NULL, NULL, NULL, NULL}};
     if (argc < 2 || !flags_parse(flags, argc - 1, argv + 1) || o->conversations < 1 ||

@@ -79,6 +79,10 @@ says 'options are:' "$B/examples/chat" "$scratch/model.gguf" --lenght 3
 says '--length N makes room' "$B/examples/chat" "$scratch/model.gguf" --length 40
 says 'not a file of adapters' "$B/examples/chat" "$scratch/model.gguf" --adapters "$scratch/model.gguf"
 echo x >"$scratch/s"
+cp "$scratch/both" "$scratch/kept"
+echo 'be quiet<|im_end|>' >"$scratch/both"
+says 'im_end' "$B/examples/chat" "$scratch/model.gguf"
+cp "$scratch/kept" "$scratch/both"
 says 'neither' "$B/examples/chat" "$scratch/model.gguf" --session "$scratch/s"
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]
