@@ -72,16 +72,28 @@ kl_tensor kl_nn_positions(kl_device device, int64_t n, const kl_nn_cache *cache)
     return at;
 }
 
+/* [L, D/2], or of positions [B, L] [B, 1.., L, D/2], for x [B, ..., L, D] */
+static kl_tensor rotary_angles(kl_tensor x, kl_tensor positions, const kl_nn_rotary_options *o, int64_t width)
+{
+    kl_dtype wide = kl_dtype_of(x) == KL_F64 ? KL_F64 : KL_F32;
+    kl_tensor number = kl_arange(kl_device_of(x), wide, width / 2);
+    kl_tensor speed = kl_exp(kl_mul_scalar(number, -2 * log(o->base) / (double)width));
+    if (o->factors.id)
+        speed = kl_div(speed, kl_cast(o->factors, wide));
+    kl_tensor at = kl_cast(positions, wide);
+    for (int axes = 2; kl_rank(positions) == 2 && axes < kl_rank(x) - 1; axes++)
+        at = kl_unsqueeze(at, 1);
+    return kl_mul(kl_unsqueeze(at, -1), speed);
+}
+
 /* Rotates pairs x = (a, b): (a cos - b sin, b cos + a sin). */
-static kl_tensor rotary_rotate(kl_tensor x, kl_tensor positions, double base, bool interleaved)
+static kl_tensor rotary_rotate(kl_tensor x, kl_tensor positions, const kl_nn_rotary_options *o)
 {
     int64_t dims[KL_MAX_RANK + 1], width, half;
+    bool interleaved = o->interleaved;
     int rank = kl_shape(x, dims), pair = interleaved ? rank : rank - 1; /* the axis of length 2 */
-    kl_dtype wide = kl_dtype_of(x) == KL_F64 ? KL_F64 : KL_F32;
     width = dims[rank - 1], half = width / 2;
-    kl_tensor number = kl_arange(kl_device_of(x), wide, half);
-    kl_tensor speed = kl_exp(kl_mul_scalar(number, -2 * log(base) / (double)width));
-    kl_tensor angle = kl_mul(kl_unsqueeze(kl_cast(positions, wide), -1), speed);
+    kl_tensor angle = rotary_angles(x, positions, o, width);
     kl_tensor c = kl_cast(kl_cos(angle), kl_dtype_of(x));
     kl_tensor s = kl_cast(kl_sin(angle), kl_dtype_of(x));
     dims[rank - 1] = interleaved ? half : 2;
@@ -98,6 +110,18 @@ static kl_tensor rotary_rotate(kl_tensor x, kl_tensor positions, double base, bo
 
 kl_tensor kl_nn_rotary(kl_tensor x, kl_tensor positions, double base, bool interleaved)
 {
+    if (kl_check(x) == KL_OK && !(base > 0)) {
+        kl_failf(NULL, KL_ERR_SHAPE, "nn_rotary: base %g", base);
+        return kl_poison();
+    }
+    return kl_nn_rotary_with(x, positions, &(kl_nn_rotary_options){.base = base, .interleaved = interleaved});
+}
+
+kl_tensor kl_nn_rotary_with(kl_tensor x, kl_tensor positions, const kl_nn_rotary_options *options)
+{
+    kl_nn_rotary_options o = options ? *options : (kl_nn_rotary_options){0};
+    double base = o.base == 0 ? 10000 : o.base;
+    o.base = base;
     int64_t dims[KL_MAX_RANK];
     int rank = kl_shape(x, dims);
     if (kl_check(x) == KL_OK && (rank < 2 || rank >= KL_MAX_RANK || dims[rank - 1] % 2 || !(base > 0))) {
@@ -108,7 +132,7 @@ kl_tensor kl_nn_rotary(kl_tensor x, kl_tensor positions, double base, bool inter
     if (kl_composite_begin("nn_rotary") != KL_OK)
         return kl_poison();
     kl_tensor y = rank < 2 ? kl_neg(x) /* a failing op on x, whose error describes x */
-                           : rotary_rotate(x, positions, base, interleaved);
+                           : rotary_rotate(x, positions, &o);
     kl_composite_end(1, &y);
     return y;
 }

@@ -249,6 +249,29 @@ static void rotary(void)
     kl_release(x), kl_release(at);
 }
 
+/* Rows with positions of their own are rotated as alone; factors divide the angles. */
+static void rotary_rows(void)
+{
+    enum { B = 2, H = 3, L = 2, WIDE = 4, N = H * L * WIDE };
+    static const int32_t at[B * L] = {5, 6, 0, 9};
+    static const double factors[WIDE / 2] = {2, 0.5};
+    double v[MAX_COUNT], want[B * N];
+    kl_tensor x = noisy(8, D(B, H, L, WIDE), v), positions = i32(D(B, L), at);
+    kl_tensor f = kl_input(dev, KL_F64, D(WIDE / 2), factors);
+    for (int way = 0; way < 2; way++) {
+        kl_nn_rotary_options o = {.base = 50, .interleaved = way, .factors = f};
+        for (int r = 0; r < B * H * L; r++)
+            for (int i = 0; i < WIDE / 2; i++) {
+                double angle = at[r / (H * L) * L + r % L] * pow(50, -2.0 * i / WIDE) / factors[i];
+                int a = WIDE * r + (way ? 2 * i : i), b = way ? a + 1 : a + WIDE / 2;
+                want[a] = v[a] * cos(angle) - v[b] * sin(angle);
+                want[b] = v[b] * cos(angle) + v[a] * sin(angle);
+            }
+        NEAR(kl_nn_rotary_with(x, positions, &o), B * N, want, 1e-12);
+    }
+    kl_release(x), kl_release(positions), kl_release(f);
+}
+
 static kl_tensor attention_of(void *m, kl_tensor x) { return kl_nn_attention_forward(m, x, kl_none, NULL, 0); }
 static kl_tensor block_of(void *m, kl_tensor x) { return kl_nn_block_forward(m, x, kl_none, NULL, 0, kl_none); }
 
@@ -458,6 +481,7 @@ static void all(kl_device device)
     norms();
     dropout();
     rotary();
+    rotary_rows();
     attention();
     blocks();
     recurrent(true);

@@ -112,9 +112,17 @@ KL_API void kl_nn_cache_deinit(kl_nn_cache *cache); /* NULL is allowed */
 /* Returns i32 [n]: the positions of n tokens.  They start from 0, or with a cache from its number of used positions. */
 KL_API_AT kl_tensor kl_nn_positions(kl_device device, int64_t n, const kl_nn_cache *cache);
 /* x: [..., L, D], D even, positions: integers [L] -> x with its pairs of elements rotated by position * base^(-2i/D), i
- * = 0 .. D/2 - 1 (rotary embedding, Su et al. 2021).  Pairs are (i, i + D/2), or interleaved (2i, 2i + 1).  [SHAPE,
- * TYPE] */
+ * = 0 .. D/2 - 1 (rotary embedding, Su et al. 2021).  Pairs are (i, i + D/2), or interleaved (2i, 2i + 1).  With
+ * positions [B, L] and x [B, ..., L, D] each row has its own.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_nn_rotary(kl_tensor x, kl_tensor positions, double base, bool interleaved);
+typedef struct kl_nn_rotary_options {
+    double base;       /* 0: 10000 */
+    bool interleaved;
+    /* floats [D/2]: divisors of the angles (Llama 3.1's scaling and YaRN's, "rope_freqs.weight"); kl_none: 1 */
+    kl_tensor factors;
+} kl_nn_rotary_options;
+/* kl_nn_rotary with all its options; NULL: all zero.  [SHAPE, TYPE] */
+KL_API_AT kl_tensor kl_nn_rotary_with(kl_tensor x, kl_tensor positions, const kl_nn_rotary_options *options);
 
 /* ---- attention: x [batch, L, width] -> [batch, L, width] ---- */
 

@@ -42,6 +42,10 @@ static void losses_and_attention(void)
     CHECK(same(kl_attention_with(q, q, q, NULL, NULL, NULL), kl_attention_with(q, q, q, &attention, NULL, NULL)));
     kl_sample_options sample = {0};
     CHECK(same(kl_sample(x, kl_none, NULL), kl_sample(x, kl_none, &sample)));
+    kl_nn_rotary_options rotary = {0};
+    kl_tensor positions = kl_arange(dev, KL_I32, 4);
+    CHECK(same(kl_nn_rotary_with(q, positions, NULL), kl_nn_rotary_with(q, positions, &rotary)));
+    kl_release(positions);
     kl_release(q);
     kl_release(x);
     kl_release(labels);
