@@ -370,9 +370,9 @@ static kl_tensor batch_grad(struct batch *b, ref r, bool *batched)
     struct per_element *e = b->each;
     *batched = b->batched[loss] || b->batched[variable];
     if (!b->batched[loss] || b->batched[variable])
-        return kl_grad(b->h[loss], b->h[variable]);
+        return grad_or_zeros(b->h[loss], b->h[variable]);
     record_per_element(b, loss > variable ? loss : variable);
-    return kl_grad(e->h[loss], e->h[variable]);
+    return grad_or_zeros(e->h[loss], e->h[variable]);
 }
 
 /* ---- the loop over the nodes ---- */

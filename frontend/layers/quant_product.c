@@ -237,7 +237,7 @@ static kl_status float_product_gradient(void *ctx, const kl_tensor *in, int64_t 
     kl_tensor loss = kl_sum_all(kl_mul(y, in[nin - 1])); /* in[], the result, its gradient */
     for (uint32_t i = 0, k = 0; i + 2 < nin && k < nout; i++)
         if (dtype_is_float(view_of(in[i]).dtype))
-            out[k++] = kl_grad(loss, in[i]);
+            out[k++] = grad_or_zeros(loss, in[i]);
     return KL_OK;
 }
 

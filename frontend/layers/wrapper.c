@@ -190,9 +190,17 @@ static kl_tensor call_grad(struct thread *t, const struct call *c)
     if (!w->layer->grad_parts)
         return call_refused(t, c, KL_ERR_GRAD, "a %s tensor has no gradient: ask for that of what it was made from",
                             w->layer->name);
-    kl_tensor part[MAX_PARTS];
+    kl_tensor part[MAX_PARTS], variable[MAX_PARTS];
+    struct call each = *c;
+    int n = 0;
     for (uint32_t i = 0; i < w->n; i++)
-        part[i] = w->layer->grad_parts >> i & 1 && w->part[i].id ? call_with(c, plain, w->part[i], kl_none)
+        if (w->layer->grad_parts >> i & 1 && w->part[i].id)
+            variable[n++] = w->part[i];
+    if (c->must_depend && !grads_check_dependence(t, "grad", plain, n, variable))
+        return poison(t);
+    each.must_depend = n == 1; /* zeros for the others */
+    for (uint32_t i = 0; i < w->n; i++)
+        part[i] = w->layer->grad_parts >> i & 1 && w->part[i].id ? call_with(&each, plain, w->part[i], kl_none)
             : w->part[i];
     struct view v = view_of(c->in[1]);
     return wrap(t, w->layer, &v, w->n, part, w->number);

@@ -61,8 +61,7 @@ bool gradient_reaches_each(const struct graph *g, ref from, const ref *to, uint3
     return ok;
 }
 
-/* Does a gradient flow from node `from` to node `to`?  Out of memory: yes. */
-static bool gradient_reaches(const struct graph *g, ref from, ref to)
+bool gradient_reaches(const struct graph *g, ref from, ref to)
 {
     bool reached;
     return !gradient_reaches_each(g, from, &to, 1, &reached) || reached;

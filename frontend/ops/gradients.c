@@ -88,7 +88,7 @@ bool kl_is_tracked(kl_tensor h)
 static kl_tensor gradients_gradient(struct thread *t, kl_tensor loss, kl_tensor of)
 {
     t->no_grad++;
-    kl_tensor g = kl_grad(loss, of);
+    kl_tensor g = grad_or_zeros(loss, of);
     t->no_grad--;
     struct entry *x = entry_peek(g);
     if (!x || x->kind == KIND_POISON)
@@ -128,35 +128,47 @@ kl_gradients *kl_backward(kl_tensor loss)
 
 /* ---- of chosen tensors ---- */
 
-/* A loss that depends on none of the tensors is an error.  It is checked where a trace is recorded, not where it is
- * replayed. */
-static kl_status loss_reaches_some(struct thread *t, kl_tensor loss, int n, const kl_tensor *wrt)
+/* The variable's node in a trace, or (NULL) outside of traces; NIL: it has none.  false: kl_grad has an error of its
+ * own for such a variable, or does more than one gradient for it. */
+static bool variable_node(struct trace *tr, kl_tensor variable, ref *node)
 {
-    struct trace *tr = thread_trace(t);
+    const struct binding *b = tr ? trace_binding(tr, variable) : NULL;
+    const struct entry *x = entry_peek(variable);
+    bool here = x && (tr ? x->kind == KIND_TEMP && x->trace == tr : x->kind == KIND_VALUE);
+    *node = b ? b->node : here ? x->node : NIL;
+    return x && x->kind != KIND_WRAPPER && !(b && b->assigned) && (tr || (*node && deferred_tracked(*node)));
+}
+
+/* Does the loss depend on one of n tensors, at least?  Also true: kl_grad will report why it is not known. */
+static bool loss_reaches_some(struct trace *tr, kl_tensor loss, int n, const kl_tensor *wrt)
+{
     const struct entry *x = entry_peek(loss);
-    if (!tr || tr->err.code || tr->replaying || !n || !x || x->kind != KIND_TEMP || x->trace != tr)
-        return KL_OK;
+    if (!x || !(tr ? x->kind == KIND_TEMP && x->trace == tr : x->kind == KIND_VALUE && x->node != NIL))
+        return true;
     ref *to = mem_alloc((size_t)n * sizeof *to);
-    bool *reached = mem_alloc((size_t)n), any = false, plain = true;
-    if (!to || !reached) {
-        mem_free(to);
-        mem_free(reached);
-        return fail(t, KL_ERR_MEMORY, "grads: out of memory");
-    }
-    for (int i = 0; i < n; i++) {
-        const struct binding *b = trace_binding(tr, wrt[i]);
-        const struct entry *p = entry_peek(wrt[i]);
-        to[i] = b ? b->node : p && p->kind == KIND_TEMP && p->trace == tr ? p->node : NIL;
-        /* kl_grad has its own message for the second case */
-        plain &= p && p->kind != KIND_WRAPPER && !(b && b->assigned);
-    }
-    bool ok = gradient_reaches_each(tr->r.g, x->node, to, (uint32_t)n, reached);
-    for (int i = 0; i < n; i++)
-        any |= reached[i];
+    bool *reached = mem_alloc((size_t)n), some = !to || !reached;
+    for (int i = 0; i < n && !some; i++)
+        some = !variable_node(tr, wrt[i], &to[i]);
+    some = some || !gradient_reaches_each(tr ? tr->r.g : deferred_graph(), x->node, to, (uint32_t)n, reached);
+    for (int i = 0; i < n && !some; i++)
+        some = reached[i];
     mem_free(to);
     mem_free(reached);
-    return !ok || any || !plain ? KL_OK
-                                : fail(t, KL_ERR_GRAD, "grads: the loss depends on none of the %d tensors", n);
+    return some;
+}
+
+/* It is checked where a trace is recorded, not where it is replayed. */
+bool grads_check_dependence(struct thread *t, const char *op, kl_tensor loss, int n, const kl_tensor *wrt)
+{
+    struct trace *tr = thread_trace(t);
+    if (!n || (tr && (tr->err.code || tr->replaying)))
+        return true;
+    if (!tr)
+        front_lock();
+    bool some = loss_reaches_some(tr, loss, n, wrt);
+    if (!tr)
+        front_unlock();
+    return some || fail(t, KL_ERR_GRAD, "%s: the loss depends on none of the %d tensors", op, n) == KL_OK;
 }
 
 kl_status kl_grads(kl_tensor loss, int64_t n, const kl_tensor *wrt, kl_tensor *gradients)
@@ -168,9 +180,9 @@ kl_status kl_grads(kl_tensor loss, int64_t n, const kl_tensor *wrt, kl_tensor *g
         return t->last.code;
     if (n > 0 && (!wrt || !gradients))
         return fail(t, KL_ERR_ARGUMENT, "grads: %d tensors at %s", (int)n, wrt ? "an array" : "NULL");
-    kl_status s = loss_reaches_some(t, loss, (int)n, wrt);
+    kl_status s = grads_check_dependence(t, "grads", loss, (int)n, wrt) ? KL_OK : KL_ERR_GRAD;
     for (int64_t i = 0; i < n; i++) {
-        gradients[i] = s == KL_OK ? kl_grad(loss, wrt[i]) : kl_none;
+        gradients[i] = s == KL_OK ? grad_or_zeros(loss, wrt[i]) : kl_none;
         if (s == KL_OK && (s = kl_check(gradients[i])) != KL_OK)
             while (i >= 0) { /* sets kl_none from here on */
                 kl_release(gradients[i]);

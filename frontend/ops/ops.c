@@ -194,6 +194,11 @@ kl_tensor kl_to(kl_tensor a, kl_device device)
 
 kl_tensor kl_grad(kl_tensor loss, kl_tensor wrt)
 {
+    return record(&(struct call){.op = "grad", .proto.op = OP_grad, .in = {loss, wrt}, .must_depend = true});
+}
+
+kl_tensor grad_or_zeros(kl_tensor loss, kl_tensor wrt)
+{
     return record(&(struct call){.op = "grad", .proto.op = OP_grad, .in = {loss, wrt}});
 }
 

@@ -13,11 +13,15 @@ kl_dtype device_dtype(kl_device d, kl_dtype dtype);
 
 /* ---- gradients.c ---- */
 bool gradient_flows(struct thread *t, kl_tensor h); /* from a live handle to a marked tensor */
+/* Does the loss depend on one of n tensors, at least, as far as this can be known here?  false: reported. */
+bool grads_check_dependence(struct thread *t, const char *op, kl_tensor loss, int n, const kl_tensor *wrt);
 
 /* ---- gradient_checks.c: gradients that are all zeros ---- */
 /* Does a gradient flow from node `from` to each of to[0..n), NIL where there is none, into reached[]; false: out of
  * memory. */
 bool gradient_reaches_each(const struct graph *g, ref from, const ref *to, uint32_t n, bool *reached);
+/* Does a gradient flow from node `from` to node `to`?  Out of memory: yes. */
+bool gradient_reaches(const struct graph *g, ref from, ref to);
 /* Was the variable h, whose node is wrt, assigned in the trace after everything that the loss depends on? true: *e. */
 bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, struct err *e);
 /* For the graph of a program that was built: warns about each gradient that is all zeros and each loss that is no
@@ -37,6 +41,8 @@ bool ad_replaces(const struct entry *x, const struct entry *gradient, struct err
 bool ad_to(uint16_t ad, const struct entry *x, kl_device to, struct err *e); /* may x go to that device? */
 
 /* ---- ops.c ---- */
+/* kl_grad, which is zeros if the loss does not depend on wrt, and not an error. */
+kl_tensor grad_or_zeros(kl_tensor loss, kl_tensor wrt);
 /* rank and dims as a shape, as the caller gives them, with lengths of kl_symbol's as those of the open trace.
  * false: reported. */
 bool shape_of(struct thread *t, const char *op, int rank, const int64_t *dims, struct shape *s);

@@ -274,6 +274,8 @@ static bool check_grad(struct record_step *s)
     if (!s->tr && !deferred_tracked(loss))
         return err_set(&s->e, KL_ERR_GRAD, "the loss depends on nothing marked by kl_requires_grad, or was computed "
                                            "and has no history any more");
+    if (s->c->must_depend && !gradient_reaches(g, loss, wrt))
+        return err_set(&s->e, KL_ERR_GRAD, "the loss does not depend on the variable");
     return true;
 }
 

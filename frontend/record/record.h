@@ -32,6 +32,7 @@ struct call {
     uint64_t bits;               /* for op slot */
     uint64_t keys;               /* dispatch keys of arguments that are not tensors */
     uint64_t marks;              /* layers to add to the result */
+    bool must_depend;            /* op grad: an error if the loss does not depend on the variable, not zeros */
     const struct symbolic *symbolic; /* or NULL */
     bool failed;                 /* record_node has returned a poison handle */
 };

@@ -284,13 +284,14 @@ KL_API void kl_set_print(void (*print)(void *ctx, const char *line), void *ctx);
 /* Marks t as a tensor to differentiate with respect to.  Outside a trace, values that depend on it stay differentiable
  * after they are read.  [errors HANDLE, TYPE: not a float] */
 KL_API_AT kl_status kl_requires_grad(kl_tensor t);
-/* The gradient of the sum of loss's elements with respect to wrt, of wrt's shape; it is differentiable itself.  Zeros
- * where the loss does not depend on wrt.  That case, and a loss of more than one element, are warnings in the log
- * (kl_set_log) when a program is built.  [errors HANDLE, DEVICE, TYPE: not floats, GRAD: loss keeps no history, or wrt
- * was assigned in the trace after the loss had used it] */
+/* The gradient of the sum of loss's elements with respect to wrt, of wrt's shape; it is differentiable itself.  A loss
+ * of more than one element is a warning in the log (kl_set_log) when a program is built.  [errors HANDLE, DEVICE, TYPE:
+ * not floats, GRAD: the loss does not depend on wrt or keeps no history, or wrt was assigned in the trace after the
+ * loss had used it] */
 KL_API_AT kl_tensor kl_grad(kl_tensor loss, kl_tensor wrt);
 /* Writes the gradients of one loss with respect to n tensors, as kl_grad computes them, to gradients[]; after an error
- * all of them are kl_none.  [errors as kl_grad; ARGUMENT; in a trace GRAD: the loss depends on none of them] */
+ * all of them are kl_none.  Where the loss depends on some of them, the gradients of the others are zeros, which is a
+ * warning in the log.  [errors as kl_grad; ARGUMENT; GRAD: the loss depends on none of them] */
 KL_API_AT kl_status kl_grads(kl_tensor loss, int64_t n, const kl_tensor *wrt, kl_tensor *gradients);
 /* The same value, through which no gradient flows. */
 KL_API_AT kl_tensor kl_detach(kl_tensor t);

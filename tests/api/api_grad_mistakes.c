@@ -86,19 +86,76 @@ static void optimizers(void)
     kl_release(w), kl_release(u), kl_release(x);
 }
 
+/* kl_grad and kl_grads of one or of several tensors mean the same, inside and outside of traces: a loss that depends on
+ * none of them is an error; zeros, and a warning, where it depends on others. */
 static void not_connected(void)
 {
-    kl_tensor w = parameter(1), x = parameter(2);
-    OK(kl_trace_begin("not connected"));
-    kl_tensor g = kl_keep(kl_grad(kl_sum_all(kl_square(x)), w));
-    int line = __LINE__ - 1;
+    kl_tensor w = parameter(1), u = parameter(4), x = parameter(2), g[2];
+    char at[100];
+    for (int i = 0; i < 3; i++) { /* each recorded anew: a trace that failed is not repeated */
+        OK(kl_trace_begin("not connected"));
+        kl_tensor loss = kl_sum_all(kl_square(x));
+        int line = __LINE__ + 1;
+        kl_status s = i < 2 ? kl_grads(loss, 1 + i, (kl_tensor[]){w, u}, g) : kl_check(kl_grad(loss, w));
+        CHECK(s == KL_ERR_GRAD);
+        CHECK(kl_trace_end() == KL_ERR_GRAD);
+        snprintf(at, sizeof at, "api_grad_mistakes.c:%d: %s", line,
+                 i == 2 ? "grad: the loss does not depend on the variable"
+                 : i ? "grads: the loss depends on none of the 2 tensors"
+                     : "grads: the loss depends on none of the 1 tensors");
+        CHECK(strstr(kl_last_error(), at) && warned(0, ""));
+    }
+    OK(kl_trace_begin("one of two"));
+    OK(kl_grads(kl_sum_all(kl_square(x)), 2, (kl_tensor[]){w, x}, g));
+    kl_keep(g[0]), kl_keep(g[1]);
     OK(kl_trace_end());
-    char at[64];
-    snprintf(at, sizeof at, "api_grad_mistakes.c:%d: grad: the loss does not depend", line);
-    CHECK(is(g, 0) && warned(1, at));
-    kl_release(g);
+    CHECK(is(g[0], 0) && is(g[1], 4) && warned(1, "grad: the loss does not depend on the variable"));
+    kl_release(g[0]), kl_release(g[1]);
+    kl_release(w), kl_release(u), kl_release(x);
+}
+
+static void not_connected_outside(void)
+{
+    kl_tensor w = parameter(1), u = parameter(4), x = parameter(2), g[2];
+    OK(kl_requires_grad(x));
+    OK(kl_requires_grad(w));
+    OK(kl_requires_grad(u));
+    OK(kl_scope_begin());
+    kl_tensor loss = kl_sum_all(kl_square(x)), other = kl_exp(kl_add(w, u));
+    CHECK(kl_check(kl_grad(loss, w)) == KL_ERR_GRAD &&
+          strstr(kl_last_error(), "grad: the loss does not depend on the variable"));
+    kl_clear_error();
+    CHECK(kl_grads(loss, 2, (kl_tensor[]){w, u}, g) == KL_ERR_GRAD && !g[0].id &&
+          strstr(kl_last_error(), "grads: the loss depends on none of the 2 tensors"));
+    kl_clear_error();
+    OK(kl_grads(loss, 2, (kl_tensor[]){w, x}, g));
+    CHECK(is(g[0], 0) && is(g[1], 4) && warned(1, "grad: the loss does not depend on the variable"));
+    CHECK(kl_check(other) == KL_OK);
+    OK(kl_scope_end());
+    kl_release(w), kl_release(u), kl_release(x);
+}
+
+/* A complex variable is two tensors: its gradient is an error where the loss depends on neither. */
+static void parts(void)
+{
+    kl_tensor re = parameter(1), im = parameter(2), x = parameter(3);
+    OK(kl_trace_begin("the real part"));
+    kl_tensor z = kl_complex(re, im), g = kl_grad(kl_sum_all(kl_square(kl_real(z))), z);
+    kl_tensor g_re = kl_keep(kl_real(g)), g_im = kl_keep(kl_imag(g));
+    OK(kl_trace_end());
+    CHECK(is(g_re, 2) && is(g_im, 0) && warned(1, "grad: the loss does not depend on the variable"));
+    kl_release(g_re), kl_release(g_im);
+    OK(kl_trace_begin("neither"));
+    kl_grad(kl_sum_all(kl_square(x)), kl_complex(re, im));
+    CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(), "grad: the loss depends on none of the 2 tensors"));
+    kl_release(re), kl_release(im), kl_release(x);
+}
+
+static void not_scalar(void)
+{
+    kl_tensor x = parameter(2);
     OK(kl_trace_begin("not scalar"));
-    g = kl_keep(kl_grad(kl_square(x), x));
+    kl_tensor g = kl_keep(kl_grad(kl_square(x), x));
     OK(kl_trace_end());
     CHECK(is(g, 4) && warned(1, "grad: the loss has shape [2]: the gradient is that of the sum of its elements"));
     kl_release(g);
@@ -106,16 +163,7 @@ static void not_connected(void)
     g = kl_keep(kl_grad(kl_sum_all(kl_square(x)), x));
     OK(kl_trace_end());
     CHECK(is(g, 4) && warned(0, ""));
-    kl_release(g);
-    OK(kl_requires_grad(x)); /* outside of traces */
-    OK(kl_requires_grad(w));
-    kl_scope_begin();
-    kl_tensor loss = kl_sum_all(kl_square(x)), other = kl_exp(w);
-    g = kl_grad(loss, w);
-    CHECK(is(g, 0) && warned(1, "grad: the loss does not depend on the variable"));
-    CHECK(kl_check(other) == KL_OK);
-    OK(kl_scope_end());
-    kl_release(w), kl_release(x);
+    kl_release(g), kl_release(x);
 }
 
 static void empty(void)
@@ -140,6 +188,9 @@ int main(void)
     after_assign();
     optimizers();
     not_connected();
+    not_connected_outside();
+    parts();
+    not_scalar();
     empty();
     OK(kl_set_log(NULL, NULL, KL_LOG_NONE));
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);

@@ -190,10 +190,16 @@ void program_keep(struct recording *c)
     }
     for (int order = 1; order <= c->p->order && loss.id; order++) {
         kl_tensor next = kl_none; /* the loss of the second order: the sum of squares of the gradients */
+        kl_tensor of[INPUTS], gradient[INPUTS];
+        int n = 0, k = 0;
+        for (int i = 0; i < INPUTS; i++)
+            if (is_float(c->p->leaf[i].dtype))
+                of[n++] = c->value[i];
+        kl_grads(loss, n, of, gradient);
         for (int i = 0; i < INPUTS; i++) {
             if (!is_float(c->p->leaf[i].dtype))
                 continue;
-            kl_tensor g = kl_grad(loss, c->value[i]);
+            kl_tensor g = gradient[k++];
             keep(c, g, order * MAX_SLOTS + i);
             if (order < c->p->order) {
                 kl_tensor square = kl_sum_all(kl_square(kl_cast(g, KL_F32)));

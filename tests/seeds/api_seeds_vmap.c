@@ -239,8 +239,11 @@ static void compare(const char *name, function *f, bool flat, const int *axis, k
     loop = by_loop(f, in, axis);
     kl_keep(all), kl_keep(loop);
     if (!flat) {
-        ga = kl_keep(kl_grad(kl_sum_all(kl_mul(all, all)), in[0]));
-        gb = kl_keep(kl_grad(kl_sum_all(kl_mul(loop, loop)), in[0]));
+        kl_tensor two[2]; /* zeros where the function does not use in[0] */
+        OK(kl_grads(kl_sum_all(kl_mul(all, all)), 2, (kl_tensor[]){in[0], all}, two));
+        ga = kl_keep(two[0]);
+        OK(kl_grads(kl_sum_all(kl_mul(loop, loop)), 2, (kl_tensor[]){in[0], loop}, two));
+        gb = kl_keep(two[0]);
     }
     if (!check_at(kl_trace_end() == KL_OK, __LINE__, name))
         return;

@@ -86,8 +86,15 @@ bool onnx_gradient(struct node *n)
         return onnx_fails(n, KL_ERR_ARGUMENT, "attribute y does not name a value that the graph has computed from its "
                           "inputs, or xs does not fit the operands");
     kl_tensor sum = kl_numel(of->t) == 1 ? of->t : kl_sum_all(of->t);
-    for (uint32_t i = 0; i < onnx_nout(n); i++)
-        if (!onnx_give(n, i, kl_grad(sum, onnx_in(n, i))))
-            return false;
-    return true;
+    enum { FEW = 64 };
+    kl_tensor in[FEW], gradient[FEW];
+    uint32_t count = onnx_nout(n);
+    if (count > FEW)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "%u gradients are more than %d", count, FEW);
+    for (uint32_t i = 0; i < count; i++)
+        in[i] = onnx_in(n, i);
+    bool ok = kl_grads(sum, count, in, gradient) == KL_OK;
+    for (uint32_t i = 0; i < count && ok; i++)
+        ok = onnx_give(n, i, gradient[i]);
+    return ok;
 }
