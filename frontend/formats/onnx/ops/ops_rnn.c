@@ -112,21 +112,25 @@ static kl_tensor cell_weights(struct node *n, uint32_t i, uint32_t scale, int d)
     return kl_transpose(s.id ? kl_mul(w, s) : w, 0, 1);
 }
 
-/* The transposed weights of inputs (parts 0 and 1) and of states (2 and 3), of both directions. */
-static kl_tensor transposed_weights(struct node *n, uint32_t part)
+enum { STEPS_TRANSPOSED = 8 }; /* from so many steps on kl_recurrent reads the weights of states transposed */
+
+/* Weights of inputs and of states, in both directions: parts 0 to 3; the latter transposed: parts 4 and 5. */
+static kl_tensor weights_part(struct node *n, uint32_t part)
 {
-    uint32_t operand = 1 + part / 2;
-    return kl_transpose(cell_weights(n, operand, operand == 1 ? 8 : 10, (int)part % 2), 0, 1);
+    uint32_t operand = part < 2 ? 1 : 2;
+    kl_tensor w = cell_weights(n, operand, operand == 1 ? 8 : 10, (int)part % 2);
+    return part < 4 ? w : kl_transpose(w, 0, 1);
 }
 
-/* The same as weights, laid out in memory as a step reads them. */
-static kl_tensor laid_out_weights(struct node *n, uint32_t operand, int d)
+/* The weights of a direction, operand i, in memory as they are read: computed once if they have to be. */
+static kl_tensor laid_out_weights(struct node *n, uint32_t i, int d, bool transposed)
 {
-    uint32_t scale = operand == 1 ? 8 : 10;
+    uint32_t scale = i == 1 ? 8 : 10, part = 2 * (i - 1) + (uint32_t)d;
     bool quantized = n->def->op->fn == onnx_dynamic_quantize_lstm;
-    const uint32_t of[] = {operand, quantized ? scale : NO_PLACE, scale + 1, NO_PLACE};
-    kl_tensor w = once_part(n, 2 * (operand - 1) + (uint32_t)d, of, transposed_weights);
-    return kl_transpose(w, 0, 1);
+    const uint32_t of[] = {i, quantized ? scale : NO_PLACE, scale + 1, NO_PLACE};
+    if (transposed)
+        return kl_transpose(once_part(n, 4 + (uint32_t)d, of, weights_part), 0, 1);
+    return quantized ? once_part(n, part, of, weights_part) : weights_part(n, part);
 }
 
 /* Computes one direction: y [T, B, H], and the last h and cell [B, H]. */
@@ -136,7 +140,9 @@ static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, in
     kl_recurrent_options o = {.h = of_direction(n, 5, d), .length = length, .reverse = back,
                               .reset_last = onnx_attr_int(n, "linear_before_reset", 0),
                               .coupled = onnx_attr_int(n, "input_forget", 0), .activation = rnn_activate, .ctx = c};
-    kl_tensor w = laid_out_weights(n, 1, d), b = of_direction(n, 3, d);
+    kl_tensor w = laid_out_weights(n, 1, d, false), b = of_direction(n, 3, d);
+    int64_t steps = onnx_type_of(x).dims[0];
+    bool transposed = steps < 0 || steps >= STEPS_TRANSPOSED;
     if (b.id) { /* of the inputs, then of the states */
         int64_t half = onnx_type_of(w).dims[0];
         o.bias = kl_narrow(b, 0, 0, half);
@@ -147,7 +153,7 @@ static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, in
         o.peephole = of_direction(n, 7, d);
     }
     cell_activations(c, d);
-    return kl_recurrent(c->kind, x, w, laid_out_weights(n, 2, d), &o, out) == KL_OK;
+    return kl_recurrent(c->kind, x, w, laid_out_weights(n, 2, d, transposed), &o, out) == KL_OK;
 }
 
 bool onnx_rnn(struct node *n)
