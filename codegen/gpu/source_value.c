@@ -132,12 +132,20 @@ void source_declare(struct emitter *m, val v)
 
 /* ---- primitives ---- */
 
-/* x / 0 is 0 and INT_MIN / -1 is INT_MIN, so the division gets only safe divisors. */
-static void emit_safe_divide(struct text *t, unsigned dtype, const char *a, const char *b)
+/* Is it a constant other than 0 and -1, by which every integer can be divided? */
+static bool is_safe_divisor(const struct linst *b)
+{
+    uint64_t all = UINT64_MAX >> (64 - 8 * dtype_size(b->dtype)), bits = b->imm & all;
+    return b->op == L_CONST && bits && (!is_signed(b->dtype) || bits != all);
+}
+
+/* x / 0 is 0 and INT_MIN / -1 is INT_MIN, so the division gets only safe divisors.  safe: this one is. */
+static void emit_safe_divide(struct text *t, unsigned dtype, const char *a, const char *b, bool safe)
 {
     const char *n = dtype_name(dtype);
-    text_put(t, "%s == %s(0) ? %s(0) : ", b, n, n);
-    if (is_signed(dtype))
+    if (!safe)
+        text_put(t, "%s == %s(0) ? %s(0) : ", b, n, n);
+    if (!safe && is_signed(dtype))
         text_put(t, "%s == %s(-1) ? %s(%s(0) - %s(%s)) : ", b, n, n, unsigned_type(dtype), unsigned_type(dtype), a);
     text_put(t, "%s(%s / %s)", n, a, b);
 }
@@ -320,7 +328,7 @@ void source_prim(struct emitter *m, val v)
     else if (dtype_is_float(from))
         emit_float_prim(m->t, p, from, m->d->table && m->chain[v], a, b, c);
     else if (p == P_DIV)
-        emit_safe_divide(m->t, from, a, b);
+        emit_safe_divide(m->t, from, a, b, is_safe_divisor(&m->k->inst[i->b]));
     else
         emit_integer_prim(m->t, p, from, a, b);
     text_put(m->t, ";\n");
