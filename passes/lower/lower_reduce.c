@@ -193,13 +193,40 @@ static void end_folds(const struct reduce *r, val loop, const val *carry, const 
         sum[n] = k_out(k, carry[n]);
 }
 
-/* Element i of each adjacent column. */
+/* Returns element i, and sets e[m] to the element that member m has there, if the kernel stores it. */
+static val evaluate_element(const struct reduce *r, val i, struct element *e)
+{
+    struct lowering *w = r->w;
+    val coord[KL_MAX_RANK] = {0};
+    operand_coord(r, i, r->kept_coord, coord);
+    lower_point(w);
+    for (uint32_t m = 0; m < w->nmember; m++)
+        if (w->stored[w->member[m]] && lower_in_prologue(w, w->member[m]))
+            e[m] = lower_element(w, w->member[m], &r->in, coord);
+    return k_cast(w->k, lower_at(w, r->n->in[0], coord), dtype_compute(r->n->dtype));
+}
+
+/* Element i of each adjacent column.  All are computed before members are stored: then adjacent elements are accessed
+ * at once. */
 static void vector_elements(const struct reduce *r, val i, val *x)
 {
-    for (uint32_t n = 0; n < vector_width(r); n++) {
-        struct reduce own = at_vector_element(r, n);
-        x[n] = reduce_element(&own, i);
+    struct lowering *w = r->w;
+    struct element *e = r->each ? mem_alloc(r->each * w->nmember * sizeof *e) : NULL;
+    if (r->each && !e)
+        err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering %s", w->k->name);
+    if (!e) {
+        for (uint32_t n = 0; n < vector_width(r); n++)
+            x[n] = reduce_element(r, i);
+        return;
     }
+    for (uint32_t n = 0; n < r->each; n++) {
+        struct reduce own = at_vector_element(r, n);
+        x[n] = evaluate_element(&own, i, e + n * w->nmember);
+    }
+    for (uint32_t m = 0; m < w->nmember; m++)
+        for (uint32_t n = 0; n < r->each && w->stored[w->member[m]] && lower_in_prologue(w, w->member[m]); n++)
+            lower_put(w, &e[n * w->nmember + m]);
+    mem_free(e);
 }
 
 /* Sums one chunk in ascending order in each lane, for each adjacent column. */
