@@ -51,13 +51,13 @@
 
 #define MAX "FUNCTION f32 max_f32(f32 a, f32 b) { return b < a || a != a ? a : b; }\n"
 
-/* Copies 4, 8 or 16 bytes to shared memory, `by` bytes behind an address; stores zeros if the source elements do not
- * exist. */
+/* Copies 4, 8 or 16 bytes, `far` bytes behind an address, to shared memory, `by` bytes behind one; stores zeros if the
+ * source elements do not exist. */
 #define CUDA_COPY(BYTES, HOW) \
-    "template <int by = 0> FUNCTION void copy_" BYTES "(void *to, const void *from, bool there)\n{\n" \
+    "template <int by = 0, int far = 0> FUNCTION void copy_" BYTES "(void *to, const void *from, bool there)\n{\n" \
     "    const u32 at = u32(__cvta_generic_to_shared(to));\n" \
-    "    asm volatile(\"cp.async." HOW ".shared.global [%0 + %3], [%1], " BYTES ", %2;\" :: \"r\"(at), " \
-    "\"l\"(from), \"r\"(there ? " BYTES " : 0), \"n\"(by)\n" \
+    "    asm volatile(\"cp.async." HOW ".shared.global [%0 + %3], [%1 + %4], " BYTES ", %2;\" :: \"r\"(at), " \
+    "\"l\"(from), \"r\"(there ? " BYTES " : 0), \"n\"(by), \"n\"(far)\n" \
     "                 : \"memory\");\n}\n"
 
 /* recip_f32: the instruction's error is below one unit in the last place, and a step of Newton's method with fma then

@@ -14,8 +14,8 @@ enum source_role { ROLE_NONE, ROLE_A, ROLE_B, ROLE_SUM, ROLE_SUM_USED, ROLE_COLU
  * how many there are; 0: the access is not part of a pack. */
 struct pack { val first, last; uint8_t at, count; };
 
-/* An earlier load of the same buffer, or copy to it, whose index plus `by` is this one's index; of == 0: there is
- * none. */
+/* An earlier load of the same buffer, or copy to or from it, whose index plus `by` is this one's index; of == 0: there
+ * is none. */
 struct near { val of; int32_t by; };
 
 struct emitter {
@@ -31,6 +31,7 @@ struct emitter {
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     struct pack *pack;            /* per load and store */
     struct near *near;            /* per load that is no pack, and copy, in CUDA and HIP */
+    struct near *near_source;     /* per copy: of its source */
     uint8_t *needed;              /* per value: the text uses it */
     uint8_t *uniform;             /* per value: it is the same in all lanes of a subgroup; of a load: and all lanes are
                                      active */

@@ -91,10 +91,11 @@ enum { MAX_BYTES = 16, AHEAD = 512 }; /* MAX_BYTES: bytes of an access.  AHEAD: 
 
 struct packed_access { val at; struct linear index; };
 
-/* copy: the copies that others are addressed relative to */
+/* The copies that others are addressed relative to. */
 enum { MAX_COPIES = 8 };
-struct pack_region { struct emitter *m; struct packed_access *v; uint32_t n,
-    copies; struct packed_access copy[MAX_COPIES]; };
+struct copy_index { val at; uint32_t buf; struct linear index; };
+struct copies { struct copy_index v[MAX_COPIES]; uint32_t n; };
+struct pack_region { struct emitter *m; struct packed_access *v; uint32_t n; struct copies shared, source; };
 
 /* Is it a load of one element from an input, a workspace or shared memory, or a store of one element to memory that
  * other threads can see?  Shared memory has no addresses in GLSL. */
@@ -186,27 +187,42 @@ static void find_near(const struct pack_region *r, uint32_t x)
     }
 }
 
-/* Finds the copy of the region relative to which copy v is addressed in shared memory, where rows are not swizzled:
- * their addresses would be a register each.  (In kernels for matrix units NVRTC was seen to take more registers so.) */
+/* Finds the copy among c of which an index, into the same buffer, is at most `far` from `index`. */
+static struct near near_of(const struct copies *c, uint32_t buf, const struct linear *index, int64_t far)
+{
+    for (uint32_t i = 0; i < c->n; i++) {
+        int64_t by;
+        if (c->v[i].buf == buf && source_linear_apart(&c->v[i].index, index, &by) && by >= -far && by <= far)
+            return (struct near){c->v[i].at, (int32_t)by};
+    }
+    return (struct near){0};
+}
+
+static struct near find_near_of(struct emitter *m, struct copies *c, val v, uint32_t buf, val at, int64_t far)
+{
+    struct linear index;
+    if (!source_linear(m->k, at, &index))
+        return (struct near){0};
+    struct near n = near_of(c, buf, &index, far);
+    if (!n.of && c->n < MAX_COPIES)
+        c->v[c->n++] = (struct copy_index){v, buf, index};
+    return n;
+}
+
+/* Finds the copies of the region relative to which copy v is addressed: in shared memory, where rows are not swizzled,
+ * and in its source, as far as an instruction has room for the distance.  These addresses would be registers each.  (In
+ * kernels for matrix units NVRTC was seen to take more registers so.) */
 static void find_near_copy(struct pack_region *r, val v)
 {
-    enum { FAR = 1 << 16 };
+    enum { FAR = 1 << 16, FAR_BYTES = 1 << 23 };
     struct emitter *m = r->m;
-    const struct linst *n = m->k->inst;
-    struct linear index;
-    uint32_t buf = (uint32_t)n[v].imm;
-    if (m->unit || m->k->buf[buf].panel_rows || !source_linear(m->k, n[v].a, &index))
+    const struct linst *i = &m->k->inst[v];
+    uint32_t buf = (uint32_t)i->imm, source = (uint32_t)(i->imm >> 32);
+    if (m->unit || m->k->buf[buf].panel_rows)
         return;
-    for (uint32_t c = 0; c < r->copies; c++) {
-        int64_t by;
-        if ((uint32_t)n[r->copy[c].at].imm != buf || !source_linear_apart(&r->copy[c].index, &index, &by) ||
-            by < -FAR || by > FAR)
-            continue;
-        m->near[v] = (struct near){r->copy[c].at, (int32_t)by};
-        return;
-    }
-    if (r->copies < MAX_COPIES)
-        r->copy[r->copies++] = (struct packed_access){v, index};
+    m->near[v] = find_near_of(m, &r->shared, v, buf, i->a, FAR);
+    m->near_source[v] = find_near_of(m, &r->source, v, source, i->b,
+                                     FAR_BYTES / (int64_t)dtype_size(m->k->buf[source].dtype) - 1);
 }
 
 static void pack_region(struct pack_region *r)
@@ -222,7 +238,7 @@ static void pack_region(struct pack_region *r)
     }
     for (uint32_t x = 0; x < r->n && !r->m->d->table; x++)
         find_near(r, x);
-    r->n = r->copies = 0;
+    r->n = r->shared.n = r->source.n = 0;
 }
 
 bool source_packs(struct emitter *m)
@@ -231,8 +247,9 @@ bool source_packs(struct emitter *m)
     struct pack_region r = {.m = m, .v = mem_alloc(k->ninst * sizeof *r.v)};
     m->pack = mem_arena_alloc(&m->mem, k->ninst * sizeof *m->pack);
     m->near = mem_arena_alloc(&m->mem, k->ninst * sizeof *m->near);
+    m->near_source = mem_arena_alloc(&m->mem, k->ninst * sizeof *m->near_source);
     uint32_t width = 1;
-    for (val v = 1; m->d->packs && r.v && m->pack && m->near && v < k->ninst; v++) {
+    for (val v = 1; m->d->packs && r.v && m->pack && m->near && m->near_source && v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         if (i->op == L_LOOP && i->kind == LOOP_VECTOR)
             width = (uint32_t)k->inst[i->b].imm;
@@ -249,5 +266,5 @@ bool source_packs(struct emitter *m)
             pack_region(&r); /* it may access any memory */
     }
     mem_free(r.v);
-    return r.v && m->pack && m->near;
+    return r.v && m->pack && m->near && m->near_source;
 }

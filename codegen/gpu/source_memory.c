@@ -214,22 +214,24 @@ void source_copy(struct emitter *m, val v)
     char to[MAX_OPERAND], from[MAX_OPERAND], there[MAX_OPERAND] = "true";
     bool fits;
     char place[PANEL_PLACE];
+    const struct near near = m->near[v], source = m->d->copies == COPIES_ASYNC ? m->near_source[v] : (struct near){0};
     if (m->d->table) {
         source_load_vector(m, v);
         m->copies = m->copies ? m->copies : v;
         return;
     }
     source_index(m, i->a, &fits, to);
-    source_index(m, i->b, &fits, from);
+    source_index(m, source.of ? m->k->inst[source.of].b : i->b, &fits, from);
     if (!source_panel_place(m, shared, i->a, place, sizeof place))
         snprintf(place, sizeof place, "%s", to);
     if (i->c)
         source_operand(m, i->c, there);
     source_line(m);
-    if (m->d->copies == COPIES_ASYNC && m->near[v].of)
-        text_put(m->t, "copy_%u<%d>(b%u + %s, b%u + %s, %s);\n", bytes,
-                 m->near[v].by * (int)dtype_size(m->k->buf[shared].dtype), shared,
-                 source_index(m, m->k->inst[m->near[v].of].a, &fits, to), global, from, there);
+    if (m->d->copies == COPIES_ASYNC && (near.of || source.of))
+        text_put(m->t, "copy_%u<%d, %d>(b%u + %s, b%u + %s, %s);\n", bytes,
+                 near.by * (int)dtype_size(m->k->buf[shared].dtype),
+                 source.by * (int)dtype_size(m->k->buf[global].dtype), shared,
+                 near.of ? source_index(m, m->k->inst[near.of].a, &fits, to) : place, global, from, there);
     else if (m->d->copies == COPIES_ASYNC)
         text_put(m->t, "copy_%u(b%u + %s, b%u + %s, %s);\n", bytes, shared, place, global, from, there);
     else

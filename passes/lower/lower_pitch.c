@@ -1,7 +1,8 @@
 /* Pitches: intermediates of a GPU whose rows are further apart in memory than they are long.
  *
- * A TMA load takes rows that begin at multiples of 16 bytes, and so does a store of a vector of results.  Behind
- * rows of another length, such as a vocabulary's 50257 logits, there are unused elements, up to a multiple of 64 bytes.
+ * A TMA load takes rows that begin at multiples of 16 bytes, and so does a copy to shared memory or a store of a
+ * vector.  Behind rows of another length, such as a vocabulary's 50257 logits, there are unused elements, up to a
+ * multiple of 64 bytes.
  * These have no value: a kernel may load and store anything there, as the threads of a row do that access whole
  * vectors, and no result depends on it.  Inputs, states and outputs have no pitch, nor has what anything but a kernel
  * reads: their memory is laid out by their shape.
@@ -39,12 +40,13 @@ static bool is_large(const struct graph *g, ref r)
     return 2 * (double)d.batch * (double)d.m * (double)d.n * (double)d.k >= large;
 }
 
-/* Does the product's device copy tensors of such elements for its matrix units? */
-static bool copies_tensors(const struct target_set *t, const struct node *n)
+/* Does the product's device copy such elements to shared memory: tensors for matrix units, or vectors for threads? */
+static bool copies_operand(const struct target_set *t, const struct node *n)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (!t->v[i].devices || t->v[i].devices >> n->device & 1)
-            return t->v[i].caps->panel_copies && dtype_is_half(n->dtype);
+            return dtype_is_half(n->dtype) ? t->v[i].caps->panel_copies
+                                           : n->dtype == KL_F32 && t->v[i].caps->async_copies;
     return false;
 }
 
@@ -75,7 +77,7 @@ static void clear_read_otherwise(const struct graph *g, int64_t *pitch)
 bool lower_pitches(const struct graph *g, const struct target_set *t, const struct groups *s, int64_t *pitch)
 {
     for (ref r = 1; r < g->nnode; r++) {
-        if (!is_large(g, r) || !copies_tensors(t, &g->node[g->node[r].in[0]]))
+        if (!is_large(g, r) || !copies_operand(t, &g->node[g->node[r].in[0]]))
             continue;
         for (unsigned i = 0; i < g->node[r].nin; i++) {
             ref x = intermediate_of(g, g->node[r].in[i]);

@@ -338,7 +338,7 @@ static bool units_multiply(const struct caps *caps, unsigned dtype)
     return any;
 }
 
-struct graph *gpu_odd_rows(void)
+struct graph *gpu_odd_rows(unsigned dtype)
 {
     struct graph *g = graph_new("odd_rows");
     int64_t m = 64, n = 331, k = 72;
@@ -346,7 +346,7 @@ struct graph *gpu_odd_rows(void)
                  sb = shape_make(2, (int64_t[]){n, m}), all = shape_make(2, (int64_t[]){m, n});
     union attr rows = {.dot = {.con_a = 1, .con_b = 0, .ncon = 1}}, columns = {.dot = {.ncon = 1}},
                both = {.dot = {.con_a = 1, .con_b = 1, .ncon = 1}};
-    ref x = n_input(g, KL_BF16, &sx, "x"), w = n_input(g, KL_BF16, &sw, "w"), b = n_input(g, KL_BF16, &sb, "b");
+    ref x = n_input(g, dtype, &sx, "x"), w = n_input(g, dtype, &sw, "w"), b = n_input(g, dtype, &sb, "b");
     ref y = n_dot(g, x, w, &both), max = n_reduce(g, OP_reduce_max, y, 1u << 1);
     ref e = n_exp(g, n_sub(g, y, n_expand(g, max, &all)));
     graph_output(g, OUT_RETURN, n_dot(g, e, b, &rows), 0);
@@ -363,10 +363,12 @@ void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
         graph_free(g);
     }
     struct caps one = *caps;
-    struct graph *odd = gpu_odd_rows();
     one.threads = 1;
-    add_graph_for(s, odd, &one, false);
-    graph_free(odd);
+    for (int half = 0; half < 2; half++) {
+        struct graph *odd = gpu_odd_rows(half ? KL_BF16 : KL_F32);
+        add_graph_for(s, odd, &one, false);
+        graph_free(odd);
+    }
     bool chains = false;
     for (unsigned i = 0; i < MMA_UNITS; i++)
         chains |= caps->mma[i].chains;

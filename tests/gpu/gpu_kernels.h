@@ -27,9 +27,9 @@ struct graph *gpu_attention_graph(const struct gpu_attention *c);
  * read; EPILOGUE: as PLAIN, and the caller computes something from it. */
 enum gpu_what { PLAIN, TRANSPOSED, COMPUTED, EPILOGUE, WHATS };
 ref gpu_product(struct graph *g, unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what);
-/* Products whose results and operands are intermediates with rows of 331 halves, 662 bytes, as the logits of an odd
- * vocabulary and their gradient are: e = exp(x w^T - its rows' maxima), e b and e^T x. */
-struct graph *gpu_odd_rows(void);
+/* Products whose results and operands are intermediates with rows of 331 elements, as the logits of an odd vocabulary
+ * and their gradient are: e = exp(x w^T - its rows' maxima), e b and e^T x. */
+struct graph *gpu_odd_rows(unsigned dtype);
 /* A convolution of images [N, C, H, W], or [N, H, W, C] if `last`, with windows of [kh, kw]; of: its result, or the
  * gradient of the images or of the weights. */
 struct gpu_convolution {

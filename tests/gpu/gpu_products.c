@@ -178,14 +178,22 @@ static void convolutions(const char *dialect, const char *architecture, unsigned
           architecture, found_async, found_reordered);
 }
 
-/* Are intermediates with odd rows read by TMA loads, and has each a pitch?  Do the threads of a row load and store
+/* Is this a product whose operands both come by TMA loads or, of f32, by asynchronous copies of vectors? */
+static bool copies_both(const struct kernel *k)
+{
+    const struct schedule *s = schedule_of(k);
+    return (s->kind == SCHED_DOT_MATRIX && s->dot_matrix.panels) ||
+           (s->kind == SCHED_DOT_BLOCKS && s->dot_blocks.copy_a && s->dot_blocks.copy_b);
+}
+
+/* Are intermediates with odd rows copied in vectors, and has each a pitch?  Do the threads of a row load and store
  * vectors of such rows, which they hold or iterate over in groups, the last of which has a part of a vector? */
-static void pitched(void)
+static void pitched(unsigned dtype)
 {
     static const char *const walked_rows[] = {"rows width 32 vector 2", "rows width 8 vector 8",
                                               "rows width 32 held 11"};
     struct err e = {0};
-    struct graph *g = gpu_odd_rows(), *h = graph_clone(g);
+    struct graph *g = gpu_odd_rows(dtype), *h = graph_clone(g);
     struct values in, none = {0}, want = {0};
     take_dialect("cuda");
     dialect_architecture(dialect_find("cuda", &e), "sm_90a", &caps);
@@ -195,22 +203,24 @@ static void pitched(void)
     values_random(&rng, g, &g->input, false, &in);
     if (check(p && p->pitch, "%s: %s", g->name, p ? "no pitch" : e.msg) &&
         check(run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg)) {
-        unsigned panels = 0, odd = 0, aligned = 0;
+        unsigned copied = 0, odd = 0, aligned = 0;
         for (uint32_t i = 0; i < p->nkernel; i++)
-            panels += p->kernel[i]->sched.kind == SCHED_DOT_MATRIX && schedule_of(p->kernel[i])->dot_matrix.panels;
+            copied += copies_both(p->kernel[i]);
         for (ref r = 1; r < p->g->nnode; r++) {
             odd += p->pitch[r] != 0;
-            aligned += p->pitch[r] && p->pitch[r] * 2 % 64 == 0 && p->pitch[r] > 331;
+            aligned += p->pitch[r] && p->pitch[r] * (int64_t)dtype_size(dtype) % 64 == 0 && p->pitch[r] > 331;
         }
-        check(panels == 3, "%u products by TMA loads", panels);
+        /* of f32, one product reads both along the contraction, and copies neither */
+        check(copied == (dtype == KL_F32 ? 2 : 3), "%u products whose operands are copied", copied);
         check(odd == 2 && aligned == odd, "%u arrays with a pitch, %u of whole accesses", odd, aligned);
         check(program_check(p, &e), "%s", e.msg);
         p->pitch[0] = 0;
         for (ref r = 1; r < p->g->nnode; r++)
             p->pitch[r] += p->pitch[r] ? 32 : 0;
         check(!program_check(p, &e), "arrays that are larger than kernels believe are found");
-        agrees(g, &in, &want, NULL, "dot_matrix");
-        agrees(g, &in, &want, NULL, "rows width 64 held 8 vector 8");
+        agrees(g, &in, &want, NULL, dtype == KL_F32 ? "dot_blocks" : "dot_matrix");
+        agrees(g, &in, &want, NULL,
+               dtype == KL_F32 ? "rows width 64 held 8 vector 4" : "rows width 64 held 8 vector 8");
         for (unsigned i = 0; i < sizeof walked_rows / sizeof *walked_rows; i++) {
             char schedule[128];
             snprintf(schedule, sizeof schedule, "@k1_reduce_max_sub_exp schedule %s\n", walked_rows[i]);
@@ -259,6 +269,35 @@ static void online_softmax(void)
             char schedule[128];
             snprintf(schedule, sizeof schedule, "@k0_reduce_max_sub_exp_sum_mul_sum_div schedule %s\n", iterated[i]);
             agrees(g, &in, &want, schedule, iterated[i]);
+        }
+    rounded = false;
+    values_free(&in);
+    values_free(&want);
+    graph_free(g);
+}
+
+/* Columns of which a thread sums several adjacent ones, and stores the elements that it sums, of several rows. */
+static void stored_columns(void)
+{
+    enum { ROWS = 40, COLUMNS = 24 };
+    static const char *const records[] = {"column_reduce width 4 axes 1 split 7 vector 4",
+                                          "column_reduce width 2 axes 1 vector 2", "column_reduce width 8 axes 1"};
+    struct err e = {0};
+    struct graph *g = graph_new("columns");
+    struct shape s = shape_make(3, (int64_t[]){2, ROWS / 2, COLUMNS});
+    struct values in, none = {0}, want = {0};
+    ref x = n_input(g, KL_F32, &s, "x"), y = n_input(g, KL_F32, &s, "y"), sum = n_add(g, x, y);
+    graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, n_exp(g, sum), 3), 0);
+    graph_output(g, OUT_RETURN, n_cast(g, sum, KL_BF16), 0);
+    graph_output(g, OUT_RETURN, sum, 0);
+    values_random(&rng, g, &g->input, false, &in);
+    take_dialect("cuda");
+    rounded = true;
+    if (check(run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg))
+        for (unsigned i = 0; i < sizeof records / sizeof *records; i++) {
+            char schedule[128];
+            snprintf(schedule, sizeof schedule, "@k0_add_exp_sum_cast schedule %s\n", records[i]);
+            agrees(g, &in, &want, schedule, records[i]);
         }
     rounded = false;
     values_free(&in);
@@ -509,6 +548,39 @@ static void in_parts(void)
     refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 16 split 12", "a whole number of steps");
 }
 
+/* Operands in shared memory by asynchronous copies, in the order in which they lie in memory: the same bits.  Rows,
+ * columns and contraction are no multiples of a block; last vectors and steps are short. */
+static void by_copies(void)
+{
+    take_dialect("cuda");
+    static const char *const copied[] = {
+        "dot_blocks width 64 tile 4x4 block 32x32 step 16 kblock 48 stages 4 copy_a copy_b",
+        "dot_blocks width 64 tile 8x8 block 64x64 step 8 kblock 48 stages 3 copy_a copy_b",
+        "dot_blocks width 32 tile 8x4 block 64x16 step 8 kblock 48 stages 2 copy_a copy_b",
+        "dot_blocks width 16 tile 4x8 block 16x32 step 16 kblock 48 stages 5 copy_a",
+        "dot_blocks width 16 tile 2x4 block 16x8 step 8 kblock 48 stages 3 copy_b", NULL};
+    static const char *const computed[] = { /* the second operand is no array of vectors */
+        "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 48",
+        "dot_blocks width 16 tile 4x8 block 16x32 step 16 kblock 48 stages 3 copy_a", NULL};
+    for (int what = 0; what < WHATS; what++) {
+        try(KL_F32, 40, 24, 44, (enum gpu_what)what, what == COMPUTED ? computed : copied);
+        try(KL_I32, 40, 24, 48, (enum gpu_what)what, what == COMPUTED ? computed : copied);
+    }
+    static const char *const parts[] = {
+        "dot_blocks width 64 tile 4x4 block 32x32 step 16 kblock 512 stages 4 copy_a copy_b",
+        "dot_blocks width 64 tile 4x4 block 32x32 step 16 kblock 512 stages 4 copy_a copy_b split 32",
+        "dot_blocks width 16 tile 8x8 block 32x32 step 8 kblock 512 stages 3 copy_a split 200", NULL};
+    rounded = true;
+    try(KL_F32, 36, 36, 512, PLAIN, parts);
+    try(KL_F32, 36, 36, 512, TRANSPOSED, parts);
+    rounded = false;
+    refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 16 stages 3", "at least two if an operand");
+    refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 16 copy_a", "at least two if an operand");
+    refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 4 kblock 16 stages 2 copy_a",
+            "whole vectors for each");
+    refuses(KL_F16, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 16 stages 2 copy_a", "no array of vectors");
+}
+
 int main(void)
 {
     take_dialect("glsl");
@@ -560,11 +632,14 @@ int main(void)
     by_matrix_units();
     by_amd_units();
     in_parts();
-    pitched();
+    pitched(KL_BF16);
     online_softmax();
     convolutions("cuda", "sm_90a", 1, 7, 12);
     convolutions("cuda", "sm_80", 3, 0, 4);
     convolutions("hip", "gfx942", 2, 0, 6);
+    stored_columns();
+    by_copies();
+    pitched(KL_F32);
     take_dialect("glsl");
     caps.is_gpu = 0;
     refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 16",

@@ -153,6 +153,12 @@ bool dot_pairs_along_k(const struct dot *d, bool second);
 /* Are the operand's elements adjacent in memory for runs of `run` steps of the contraction, and not for runs of as many
  * rows or columns? */
 bool dot_along_k_in_runs(const struct dot *d, bool second, int64_t run);
+/* Does index `at` move by one with j, from a multiple of `vector` on? */
+bool dot_is_vector(struct kernel *k, val at, val j, int64_t vector);
+/* Is the operand an array of the dtype in which it is multiplied, of vectors of dot_vector adjacent elements, for which
+ * memory exists as a whole?  The second: are they along the contraction? */
+bool dot_has_vectors(const struct dot *d, bool second);
+bool dot_vectors_along_k(const struct dot *d, bool second);
 /* ---- lower_dot_schedule.c, lower_dot_gpu_schedule.c ---- */
 bool dot_kblock_legal(const struct dot *d, const struct schedule *s);
 /* The number of tiles or runs of columns, if a task has one of them; 1: a task has all columns of its rows. */

@@ -1,9 +1,17 @@
 /* Products on a GPU: a block of threads owns BLOCK_M x BLOCK_N results, each thread a tile of MR x NR of them.
  *
- * The contraction is divided into steps.  The elements of both operands for a step lie in shared memory, those of A
- * by columns, so that the elements that a thread reads of either operand are adjacent.  Shared memory holds two
- * steps.  While the threads multiply one step, each thread has its part of the next step in flight from memory; it
- * stores this part after the products.  There is one barrier a step.
+ * The contraction is divided into steps.  Shared memory is a ring of `stages` buffers, each with the elements of both
+ * operands for one step.  There is one barrier a step.
+ *
+ * * An operand that is an array of vectors (copy_a, copy_b) is copied asynchronously, and in the order in which it lies
+ * in memory.  While the threads multiply one step, the following stages - 1 steps are on their way.  If the operand is
+ * contiguous along the contraction, shared memory has its rows, or its columns, one after the other; a thread then
+ * reads the elements of several indices of the contraction at once.  The columns of a thread's tile lie apart in shared
+ * memory, adjacent ones belong to adjacent threads (copied_place): the threads of a quarter of a warp read from all
+ * banks.
+ * * Of another operand each thread loads its part of a later step before the products of a step and stores it after
+ * them.  The elements of each index of the contraction are adjacent in shared memory, so that those that a thread reads
+ * are.  Without copies, there are two stages.
  *
  * * An element, or a part's sum, is one ascending chain of fma over the whole contraction or part, for any tiles: a GPU
  * has no registers for the sums of pass numerics' k-blocks.  A large tile consists of four parts, each in a quarter of
@@ -19,11 +27,13 @@ struct product_blocks {
     struct schedule s;
     int64_t mr, nr, block_m, block_n, step; /* as in the record */
     int64_t threads, col_threads;   /* threads of the block; threads in a row of tiles */
-    uint32_t a, b, own;             /* lbufs: two steps of each operand; the thread's results */
-    /* of each operand: is it contiguous in memory along the contraction, or along runs of it?  Adjacent elements of an
-     * access; elements of shared memory from one step of k to the next */
-    bool along_k[2];
-    int64_t each[2], pitch[2];
+    int64_t stages;                 /* steps in shared memory */
+    uint32_t buf[2], own;           /* lbufs: the stages of each operand; the thread's results */
+    /* of each operand: is it copied?  Is it contiguous in memory along the contraction, or along runs of it?  Adjacent
+     * elements of an access; elements of shared memory from one index of the contraction to the next or, if the operand
+     * is copied and contiguous along the contraction, from row to row or column to column; elements of a stage */
+    bool copied[2], along_k[2];
+    int64_t each[2], pitch[2], elements[2];
     int64_t halves_m, halves_n;     /* number of parts of a thread's tile along rows and columns */
     val t, i0, j0;                  /* number of the thread; the block's first row and column */
     int64_t splits;                 /* number of parts of the contraction */
@@ -44,6 +54,14 @@ struct block_operand { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
 static void find_accesses(struct product_blocks *s, bool second)
 {
     enum { ACCESS = 16, RUN = 4 };
+    if (s->copied[second]) {
+        bool along = s->along_k[second] = dot_vectors_along_k(s->d, second);
+        int64_t length = second ? s->block_n : s->block_m;
+        s->each[second] = dot_vector(s->d->dtype);
+        s->pitch[second] = along ? s->step + PAD : length;
+        s->elements[second] = s->pitch[second] * (along ? length : s->step);
+        return;
+    }
     bool along = dot_along_k(s->d, second) || dot_along_k_in_runs(s->d, second, RUN);
     int64_t side = second ? s->block_n : s->block_m, length = along ? s->step : side;
     int64_t size = along ? s->d->size.k : second ? s->d->size.n : s->d->size.m;
@@ -53,6 +71,51 @@ static void find_accesses(struct product_blocks *s, bool second)
     s->along_k[second] = along;
     s->each[second] = each;
     s->pitch[second] = side + (along ? PAD : 0);
+    s->elements[second] = s->pitch[second] * s->step;
+}
+
+/* Does shared memory have the operand's rows, or columns, one after the other? */
+static bool is_by_side(const struct product_blocks *s, bool second) { return s->copied[second] && s->along_k[second]; }
+
+/* The columns of a thread in each part of its tile. */
+static int64_t columns_of_part(const struct product_blocks *s) { return s->nr / s->halves_n; }
+
+/* The place of a row or column of a block in shared memory that has these one after the other.  Column u of thread j's
+ * part p of its tile is at j + (threads in a row) * (p * columns of a part + u). */
+static val copied_place(const struct product_blocks *s, bool second, val side)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t columns = columns_of_part(s), across = s->col_threads;
+    if (!second)
+        return side;
+    val group = ix_div(k, side, columns), u = ix_mod(k, side, columns);
+    val apart = ix_add(k, ix_scale(k, ix_div(k, group, across), columns), u);
+    return ix_add(k, ix_mod(k, group, across), ix_scale(k, apart, across));
+}
+
+/* Copies an operand's step, from index `first` of the contraction on, to a stage. */
+static void copy_block_step(const struct product_blocks *s, bool second, val first, bool beyond, val stage)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t length = second ? s->block_n : s->block_m, vector = s->each[second];
+    bool along_k = s->along_k[second];
+    int64_t vectors = (along_k ? s->step : length) / vector;
+    for (int64_t i = 0; i < length * s->step / vector / s->threads; i++) {
+        val e = ix_add(k, s->t, k_int(k, i * s->threads));
+        val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), vector);
+        val side = along_k ? row : col, kk = along_k ? col : row;
+        val free = ix_add(k, second ? s->j0 : s->i0, side), at = ix_add(k, first, kk);
+        val mask = dot_there(s->d, second, length, beyond, free, at);
+        val to = along_k ? ix_add(k, ix_scale(k, copied_place(s, second, side), s->pitch[second]), kk)
+                         : ix_add(k, ix_scale(k, kk, s->pitch[second]), side);
+        if (!mask)
+            dot_bound_index(k, at, s->d->size.k);
+        val element = dot_stored_element(s->d, second, free, at);
+        const struct linst load = k->inst[element]; /* only its address is used */
+        k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = (uint16_t)vector,
+                                   .a = ix_add(k, ix_scale(k, stage, s->elements[second]), to), .b = load.a, .c = mask,
+                                   .imm = s->buf[second] | load.imm << 32});
+    }
 }
 
 /* Emits the loads of an operand's step; `first` is its first index of the contraction.  beyond: the step may reach
@@ -83,12 +146,11 @@ static void fetch_block_step(const struct product_blocks *s, bool second, val fi
     }
 }
 
-static void dot_gpu_put(const struct product_blocks *s, bool second, val half, const struct block_operand *p)
+static void dot_gpu_put(const struct product_blocks *s, bool second, val stage, const struct block_operand *p)
 {
     struct kernel *k = s->d->w->k;
-    int64_t elements = s->pitch[second] * s->step;
     for (int64_t i = 0; i < p->n; i++)
-        k_store(k, second ? s->b : s->a, ix_add(k, ix_scale(k, half, elements), p->at[i]), p->value[i], 0);
+        k_store(k, s->buf[second], ix_add(k, ix_scale(k, stage, s->elements[second]), p->at[i]), p->value[i], 0);
 }
 
 /* The first row or column of a part of the thread's tile, counted from the block's first. */
@@ -100,29 +162,66 @@ static val first_of(const struct product_blocks *s, bool second, int64_t part)
     return ix_add(k, ix_scale(k, number, tile), k_int(k, part * (second ? s->block_n : s->block_m) / halves));
 }
 
-/* Adds to all parts of acc the products of `count` steps of k in one half of shared memory. */
-static void dot_gpu_multiply(const struct product_blocks *s, val half, val count, val *acc)
+/* Loads the elements of a part of the thread's tile of an operand: rows x `count`, or `count` x columns, from index kk
+ * of a stage's step on. */
+static val load_part(const struct product_blocks *s, bool second, val stage, val kk, int64_t count, int64_t part)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t rows = s->mr / s->halves_m, cols = columns_of_part(s), pitch = s->pitch[second];
+    val at = ix_scale(k, stage, s->elements[second]), first = first_of(s, second, part);
+    if (is_by_side(s, second) && second) {
+        val place = ix_add(k, ix_mod(k, s->t, s->col_threads), k_int(k, part * cols * s->col_threads));
+        at = ix_add(k, ix_add(k, at, ix_scale(k, place, pitch)), kk);
+        return dot_load(k, s->buf[1], at, TILE_COLS, k_int(k, s->col_threads * pitch), count, cols, 0);
+    }
+    if (is_by_side(s, second)) {
+        at = ix_add(k, ix_add(k, at, ix_scale(k, first, pitch)), kk);
+        return dot_load(k, s->buf[0], at, TILE_ROWS, k_int(k, pitch), rows, count, 0);
+    }
+    at = ix_add(k, ix_add(k, at, ix_scale(k, kk, pitch)), first);
+    if (second)
+        return dot_load(k, s->buf[1], at, TILE_ROWS, k_int(k, pitch), count, cols, 0);
+    return count == 1 ? dot_load(k, s->buf[0], at, TILE_ROWS, k_int(k, 1), rows, 1, 0)
+                      : dot_load(k, s->buf[0], at, TILE_COLS, k_int(k, pitch), rows, count, 0);
+}
+
+/* Adds to all parts of acc the products of indices `from` to `end` - 1 of a stage's step, `each` of them at a time. */
+static void dot_gpu_multiply(const struct product_blocks *s, val stage, val from, val end, int64_t each, val *acc)
 {
     struct kernel *k = s->d->w->k;
     int64_t m = s->halves_m, n = s->halves_n, known;
-    bool constant = ix_const(k, count, &known);
-    val i = k_loop(k, constant ? LOOP_UNROLLED : LOOP_SERIAL, k_int(k, 0), count, 1), sum[QUARTERS], a[2], b[2];
+    bool constant = ix_const(k, end, &known);
+    val i = k_loop(k, constant ? LOOP_UNROLLED : LOOP_SERIAL, from, end, each), sum[QUARTERS], a[2], b[2];
     for (int64_t q = 0; q < m * n; q++)
         sum[q] = dot_carry(k, acc[q]);
-    val a0 = ix_add(k, ix_scale(k, half, s->pitch[0] * s->step), ix_scale(k, i, s->pitch[0]));
-    val b0 = ix_add(k, ix_scale(k, half, s->pitch[1] * s->step), ix_scale(k, i, s->pitch[1]));
     for (int64_t h = 0; h < m; h++)
-        a[h] = dot_load(k, s->a, ix_add(k, a0, first_of(s, false, h)), TILE_ROWS, k_int(k, 1), s->mr / m, 1, 0);
-    for (int64_t h = 0; h < n; h++)
-        b[h] = dot_load(k, s->b, ix_add(k, b0, first_of(s, true, h)), TILE_ROWS, k_int(k, s->pitch[1]), 1, s->nr / n,
-                        0);
-    for (int64_t q = 0; q < m * n; q++)
+        a[h] = load_part(s, false, stage, i, each, h);
+    for (int64_t h = 0; h < n && each == 1; h++)
+        b[h] = load_part(s, true, stage, i, each, h);
+    for (int64_t q = 0; q < m * n && each == 1; q++)
         acc[q] = dot_mma(k, MMA_CHAIN, a[q / n], b[q % n], sum[q]);
+    for (int64_t h = 0; h < n && each > 1; h++) { /* few registers: one part of B at a time */
+        b[h] = load_part(s, true, stage, i, each, h);
+        for (int64_t g = 0; g < m; g++)
+            acc[g * n + h] = dot_mma(k, MMA_CHAIN, a[g], b[h], sum[g * n + h]);
+    }
     for (int64_t q = 0; q < m * n; q++)
         k_next(k, sum[q], acc[q]);
     k_end(k, i);
     for (int64_t q = 0; q < m * n; q++)
         acc[q] = dot_out(k, sum[q]);
+}
+
+/* The same of the first `count` indices, in vectors where an operand has these along the contraction. */
+static void multiply_first(const struct product_blocks *s, val stage, int64_t count, val *acc)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t each = is_by_side(s, false) || is_by_side(s, true) ? dot_vector(s->d->dtype) : 1;
+    int64_t whole = count / each * each;
+    if (whole)
+        dot_gpu_multiply(s, stage, k_int(k, 0), k_int(k, whole), each, acc);
+    if (whole < count)
+        dot_gpu_multiply(s, stage, k_int(k, whole), k_int(k, count), 1, acc);
 }
 
 /* The first index of the contraction of a step of the block's part. */
@@ -158,43 +257,96 @@ static val elements_of(const struct product_blocks *s, val step)
     return n;
 }
 
-/* Computes the thread's results. */
+static bool has_copies(const struct product_blocks *s) { return s->copied[0] || s->copied[1]; }
+
+/* Begins the copies of step `number`, unless it is beyond the last one, as a batch. */
+static void begin_copies(const struct product_blocks *s, val number)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t n, steps;
+    bool known = ix_const(k, number, &n) && ix_const(k, s->steps, &steps);
+    if (!has_copies(s))
+        return;
+    val exists = known ? 0 : k_if(k, k_prim(k, P_LT, number, s->steps, 0));
+    for (int second = 0; second < 2; second++)
+        if (s->copied[second] && (!known || n < steps))
+            copy_block_step(s, second, step_start(s, number), s->d->size.k % s->step != 0,
+                            ix_mod(k, number, s->stages));
+    if (exists)
+        k_end(k, exists);
+    k_inst(k, L_COMMIT, KL_BOOL, 0, 0, 0, 0);
+}
+
+/* Loads the thread's parts of the operands that are not copied. */
+static void begin_loads(const struct product_blocks *s, val first, bool beyond, struct block_operand part[2])
+{
+    for (int second = 0; second < 2; second++)
+        if (!s->copied[second])
+            fetch_block_step(s, second, first, beyond, &part[second]);
+}
+
+static void end_loads(const struct product_blocks *s, val stage, const struct block_operand part[2])
+{
+    for (int second = 0; second < 2; second++)
+        if (!s->copied[second])
+            dot_gpu_put(s, second, stage, &part[second]);
+}
+
+/* The next step is in shared memory; copies of the stages - 2 steps after it may be on their way. */
+static void await_step(const struct product_blocks *s)
+{
+    if (has_copies(s))
+        k_inst(s->d->w->k, L_WAIT, KL_BOOL, 0, 0, 0, (uint64_t)(s->stages - 2));
+    dot_barrier(s->d->w->k);
+}
+
+/* Computes the thread's results.  A last step that is shorter than the others is multiplied after the loop if operands
+ * are copied, else in it. */
 static void emit_sums(const struct product_blocks *s, val *sum)
 {
     struct kernel *k = s->d->w->k;
-    struct block_operand a, b;
+    struct block_operand part[2];
     int64_t length = s->step, quarters = s->halves_m * s->halves_n, steps = dot_parts(s->d->size.k, length);
+    int64_t of_part = s->splits > 1 ? s->s.dot_blocks.split / length : steps;
+    int64_t ahead = s->stages - 1, rest = has_copies(s) ? s->d->size.k % length : 0;
     bool whole = size_divides(s->d->len.k, length) && !s->d->symbolic_k &&
                  (s->splits == 1 || s->d->size.k % s->s.dot_blocks.split == 0);
     val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->mr / s->halves_m, s->nr / s->halves_n), acc[QUARTERS];
-    fetch_block_step(s, false, s->k0, !whole, &a);
-    fetch_block_step(s, true, s->k0, !whole, &b);
-    dot_gpu_put(s, false, k_int(k, 0), &a);
-    dot_gpu_put(s, true, k_int(k, 0), &b);
-    dot_barrier(k);
-    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), s->steps, 1);
+    for (int64_t i = 0; i < ahead; i++) {
+        begin_copies(s, k_int(k, i));
+        begin_loads(s, step_start(s, k_int(k, i < of_part ? i : of_part - 1)), !whole, part);
+        end_loads(s, k_int(k, i), part);
+    }
+    await_step(s);
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), rest ? k_int(k, steps - 1) : s->steps, 1);
     for (int64_t q = 0; q < quarters; q++)
         acc[q] = sum[q] = dot_carry(k, zero);
-    val half = ix_mod(k, step, 2), other = ix_sub(k, k_int(k, 1), half);
-    val next = ix_add(k, step, k_int(k, 1));
+    val stage = ix_mod(k, step, s->stages);
+    val other = s->stages == 2 ? ix_sub(k, k_int(k, 1), stage)
+                               : ix_mod(k, ix_add(k, step, k_int(k, ahead)), s->stages);
+    val later = ix_add(k, step, k_int(k, ahead));
+    begin_copies(s, later);
     if (steps > 1) {
         if (whole) /* the last step is loaded once more: no condition for each load */
-            next = ix_min(k, next, (s->splits > 1 ? s->s.dot_blocks.split : s->d->size.k) / length - 1);
-        next = step_start(s, next);
-        fetch_block_step(s, false, next, !whole, &a);
-        fetch_block_step(s, true, next, !whole, &b);
+            later = ix_min(k, later, of_part - 1);
+        begin_loads(s, step_start(s, later), !whole, part);
     }
-    dot_gpu_multiply(s, half, elements_of(s, step), sum);
-    if (steps > 1) {
-        dot_gpu_put(s, false, other, &a);
-        dot_gpu_put(s, true, other, &b);
-    }
-    dot_barrier(k);
+    if (has_copies(s))
+        multiply_first(s, stage, length, sum);
+    else
+        dot_gpu_multiply(s, stage, k_int(k, 0), elements_of(s, step), 1, sum);
+    if (steps > 1)
+        end_loads(s, other, part);
+    await_step(s);
     for (int64_t q = 0; q < quarters; q++)
         k_next(k, acc[q], sum[q]);
     k_end(k, step);
     for (int64_t q = 0; q < quarters; q++)
         sum[q] = dot_out(k, acc[q]);
+    if (rest) {
+        multiply_first(s, k_int(k, (steps - 1) % s->stages), rest, sum);
+        dot_barrier(k);
+    }
 }
 
 /* Stores `count` results: elements (i, j), (i, j + 1) .. of part q of the tile, which exist all or not at all. */
@@ -208,7 +360,7 @@ static void emit_row(const struct product_blocks *s, int64_t q, val i, val j, in
     val mask = dot_if_there(s->d, &s->s, m, n);
     val at = ix_add(k, ix_add(k, ix_scale(k, i, cols), j), k_int(k, q * rows * cols));
     if (count > 1)
-        ix_bound(k, n, 0, s->d->size.n - count);
+        ix_bound(k, n, 0, s->d->columns - count);
     for (int64_t u = 0; u < count; u++)
         result[u] = (struct dot_at){m, ix_add(k, n, k_int(k, u)), k_load(k, s->own, ix_add(k, at, k_int(k, u)), 0)};
     for (int64_t u = 0; u < count && s->splits > 1; u++)
@@ -226,7 +378,8 @@ static void emit_results(const struct product_blocks *s, const val *sums)
     enum { SMALL = 4 };             /* members of the group */
     struct kernel *k = s->d->w->k;
     int64_t rows = s->mr / s->halves_m, cols = s->nr / s->halves_n, quarters = s->halves_m * s->halves_n;
-    bool together = cols <= LARGE && size_divides(s->d->len.n, cols);
+    bool together = cols <= LARGE && (size_divides(s->d->len.n, cols) ||
+                                      (s->splits == 1 && s->d->columns > s->d->size.n && s->d->columns % cols == 0));
     bool whole = together && size_divides(s->d->len.m, s->block_m) && size_divides(s->d->len.n, s->block_n) &&
                  (s->d->w->nmember <= SMALL || s->splits > 1);
     for (int64_t q = 0; q < quarters; q++)
@@ -261,13 +414,16 @@ void dot_blocks_emit(struct dot *d, const struct schedule *schedule)
                        .nr = schedule->dot_blocks.nr, .block_m = schedule->dot_blocks.block_m,
                        .block_n = schedule->dot_blocks.block_n, .step = schedule->dot_blocks.step,
                        .col_threads = schedule->dot_blocks.block_n / schedule->dot_blocks.nr};
-    for (int second = 0; second < 2; second++)
-        find_accesses(&s, second);
+    s.copied[0] = schedule->dot_blocks.copy_a;
+    s.copied[1] = schedule->dot_blocks.copy_b;
+    s.stages = has_copies(&s) ? schedule->dot_blocks.stages : 2;
     s.halves_m = schedule->dot_blocks.mr == LARGE ? 2 : 1;
     s.halves_n = schedule->dot_blocks.nr == LARGE ? 2 : 1;
+    for (int second = 0; second < 2; second++)
+        find_accesses(&s, second);
     lower_scalars(w);
-    s.a = k_buf(k, BUF_SHARED, d->dtype, 2 * s.pitch[0] * schedule->dot_blocks.step, 0);
-    s.b = k_buf(k, BUF_SHARED, d->dtype, 2 * s.pitch[1] * schedule->dot_blocks.step, 0);
+    for (int second = 0; second < 2; second++)
+        s.buf[second] = k_buf(k, BUF_SHARED, d->dtype, s.stages * s.elements[second], 0);
     s.own = k_buf(k, BUF_REGISTER, d->dtype, (int64_t)schedule->dot_blocks.mr * schedule->dot_blocks.nr, 0);
     s.splits = dot_splits(d, schedule->dot_blocks.split);
     if (s.splits > 1)

@@ -101,14 +101,39 @@ static bool not_wrong(const struct dot *d, struct wrong w)
 
 /* ---- tiles of threads ---- */
 
+static bool has_block_copies(const struct schedule *s) { return s->dot_blocks.copy_a || s->dot_blocks.copy_b; }
+
+/* Do the vectors of an operand's step make as many for each thread?  A contraction in parts has whole steps. */
+static bool divides_vectors(const struct dot *d, const struct schedule *s, bool second)
+{
+    int64_t vector = dot_vector(d->dtype), side = second ? s->dot_blocks.block_n : s->dot_blocks.block_m;
+    int64_t step = s->dot_blocks.step;
+    return vector && side % vector == 0 && step % vector == 0 && side * step / vector % s->width == 0 &&
+           (!s->dot_blocks.split || d->size.k % step == 0);
+}
+
+/* Bytes of shared memory, for the larger of the layouts that an operand may have. */
+static int64_t threads_bytes(const struct dot *d, const struct schedule *s)
+{
+    int64_t sides = s->dot_blocks.block_m + s->dot_blocks.block_n, step = s->dot_blocks.step, pad = DOT_BLOCK_PAD;
+    int64_t by_k = (sides + 2 * pad) * step, by_side = has_block_copies(s) ? sides * (step + pad) : 0;
+    int64_t stages = has_block_copies(s) ? s->dot_blocks.stages : 2;
+    return stages * (by_k > by_side ? by_k : by_side) * (int64_t)dtype_size(d->dtype);
+}
+
 static struct wrong wrong_threads(const struct dot *d, const struct caps *c, const struct schedule *s)
 {
-    int64_t sides = s->dot_blocks.block_m + s->dot_blocks.block_n + 2 * DOT_BLOCK_PAD;
     if (s->dot_blocks.mr * s->dot_blocks.nr > MAX_RESULTS)
         return (struct wrong){"tile", "a thread has at most 64 results"};
     if (s->dot_blocks.step && s->dot_blocks.split % s->dot_blocks.step)
         return (struct wrong){"split", "a part is a whole number of steps"};
-    return wrong_block(c, s, 1, 2 * sides * s->dot_blocks.step * (int64_t)dtype_size(d->dtype));
+    if (has_block_copies(s) ? s->dot_blocks.stages < 2 : s->dot_blocks.stages)
+        return (struct wrong){"stages", "at least two if an operand is copied, else 0"};
+    if (s->dot_blocks.copy_a && !divides_vectors(d, s, false))
+        return (struct wrong){"copy_a", "the operand is not of whole vectors for each thread"};
+    if (s->dot_blocks.copy_b && !divides_vectors(d, s, true))
+        return (struct wrong){"copy_b", "the operand is not of whole vectors for each thread"};
+    return wrong_block(c, s, 1, threads_bytes(d, s));
 }
 
 /* Divides the contraction into parts if there are fewer blocks than the device runs at once: into no more than it then
@@ -130,6 +155,23 @@ static void choose_threads_split(const struct dot *d, const struct caps *c, stru
         s->dot_blocks.split = (uint32_t)(dot_parts(dot_parts(d->size.k, parts), step) * step);
 }
 
+/* Copies the operands, with as many stages, up to 4, as let two blocks fit into a processor's shared memory. */
+static void choose_block_copies(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    enum { STEP = 16, MAX_STAGES = 4, BLOCKS = 2 };
+    struct schedule x = *s;
+    if (d->size.k > s->dot_blocks.step)
+        x.dot_blocks.step = STEP;
+    x.dot_blocks.split = 0;
+    choose_threads_split(d, c, &x);
+    x.dot_blocks.copy_a = x.dot_blocks.copy_b = 1;
+    x.dot_blocks.stages = MAX_STAGES;
+    while (x.dot_blocks.stages > 2 && BLOCKS * threads_bytes(d, &x) > (int64_t)c->shared_bytes)
+        x.dot_blocks.stages--;
+    if (!wrong_threads(d, c, &x).field)
+        *s = x;
+}
+
 /* Chooses the largest tiles for which there are as many blocks as the GPU can run at once, and for which most
  * results of a block exist.  If the contraction is long enough, its parts have blocks of their own.  On devices whose
  * lanes should pass common elements to each other (caps.broadcast), the threads of a subgroup have the same rows, and
@@ -140,7 +182,9 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
     static const struct dot_shape shape[] = {
         {16, 4, 8, 32, 8}, {16, 4, 8, 16, 8}, {16, 4, 4, 16, 8}, {16, 4, 2, 16, 8},
         {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
-    bool found = false;
+    /* two operands that are read in vectors along the contraction take more registers than there are */
+    bool found = false, vectors = c->async_copies && dot_has_vectors(d, false) && dot_has_vectors(d, true) &&
+                                  !(dot_vectors_along_k(d, false) && dot_vectors_along_k(d, true));
     for (unsigned i = c->broadcast ? 0 : TALL; i < sizeof shape / sizeof *shape; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_BLOCKS, 1);
         /* a later shape is only used if its block has fewer results */
@@ -149,6 +193,8 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
         if (wrong_threads(d, c, &x).field || !blocks_are_full(d, &x) || no_smaller)
             continue;
         choose_threads_split(d, c, &x);
+        if (vectors)
+            choose_block_copies(d, c, &x);
         *s = x;
         found = true;
         if (fills_the_gpu(d, c, &x))
@@ -454,7 +500,12 @@ bool dot_blocks_legal(const struct dot *d, const struct schedule *s)
         return false;
     if (s->dot_blocks.split && d->symbolic)
         return reject_schedule(d->w, "split", "the contraction has no parts if a length is symbolic");
-    return not_wrong(d, wrong_threads(d, d->w->chooser->caps, s)) && grid_legal(d, s);
+    if (!not_wrong(d, wrong_threads(d, d->w->chooser->caps, s)))
+        return false;
+    if ((s->dot_blocks.copy_a && !dot_has_vectors(d, false)) || (s->dot_blocks.copy_b && !dot_has_vectors(d, true)))
+        return reject_schedule(d->w, s->dot_blocks.copy_a && !dot_has_vectors(d, false) ? "copy_a" : "copy_b",
+                               "the operand is no array of vectors");
+    return grid_legal(d, s);
 }
 
 bool dot_matrix_fits(struct dot *d) { return has_blocks(d) && has_units(d, d->w->chooser->caps); }

@@ -204,3 +204,50 @@ bool dot_along_k_in_runs(const struct dot *d, bool second, int64_t run)
     trial_end(&t, d->w);
     return step_k == 1 && step_side != 1;
 }
+
+/* ---- operands of vectors ---- */
+
+bool dot_is_vector(struct kernel *k, val at, val j, int64_t vector)
+{
+    int64_t step, left;
+    val quotient, rest;
+    return ix_stride(k, at, j, &step) && step == 1 &&
+           ix_split(k, ix_sub(k, at, j), vector, &quotient, &rest) == vector && ix_const(k, rest, &left) && !left;
+}
+
+/* Does the operand, an array, consist of vectors of adjacent elements along the contraction or along its own dimension?
+ * Of a length that is no multiple of a vector, the last vector ends in memory behind the row. */
+static bool has_vectors_along(const struct dot *d, bool second, bool along_k)
+{
+    struct trial t;
+    int64_t vector = dot_vector(d->dtype), side = second ? d->size.n : d->size.m;
+    int64_t length = along_k ? d->size.k : side, vectors = (length + vector - 1) / vector, lo, hi, row;
+    const struct shape *axes = along_k ? &d->con : second ? &d->free_b : &d->free_a;
+    bool ok = false;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        val other = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, along_k ? side : d->size.k), 1);
+        val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, vectors), 1);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, vector), 1), i = ix_add(k, ix_scale(k, o, vector), j);
+        val element = dot_stored_element(&copy, second, along_k ? other : i, along_k ? i : other);
+        const struct linst load = k->inst[element];
+        ok = !k->err.code && load.op == L_LOAD && !load.b && k->buf[load.imm].role == BUF_IN &&
+             k->buf[load.imm].count % vector == 0 && ix_range(k, load.a, &lo, &hi) && lo >= 0 &&
+             hi < k->buf[load.imm].count && dot_is_vector(k, load.a, j, vector);
+        if (ok && length % vector)
+            ok = axes->rank == 1 && ix_stride(k, load.a, other, &row) && row >= vectors * vector;
+    }
+    trial_end(&t, d->w);
+    return ok;
+}
+
+bool dot_vectors_along_k(const struct dot *d, bool second) { return has_vectors_along(d, second, true); }
+
+bool dot_has_vectors(const struct dot *d, bool second)
+{
+    bool same = d->w->g->node[d->n->in[second]].dtype == d->dtype && dtype_size(d->dtype) >= sizeof(float);
+    return same && !d->symbolic && (has_vectors_along(d, second, true) || has_vectors_along(d, second, false));
+}

@@ -96,15 +96,6 @@ static val loops_of(const struct dot *d, const struct dot_order *o, unsigned dim
     return ix_add(k, ix_scale(k, p, channels), c);
 }
 
-/* Does index `at` move by one with j, from a multiple of a vector on? */
-static bool is_vector(struct kernel *k, val at, val j)
-{
-    int64_t step, left;
-    val quotient, rest;
-    return ix_stride(k, at, j, &step) && step == 1 &&
-           ix_split(k, ix_sub(k, at, j), VECTOR, &quotient, &rest) == VECTOR && ix_const(k, rest, &left) && !left;
-}
-
 /* Are there vectors of an operand along its contraction or its side?  packed: in a workspace, which this finds.  An
  * array is packed only if each element is used often, and if most of its elements are used. */
 static bool has_vectors(const struct dot *d, struct dot_order *o, bool second, bool along_k, bool packed)
@@ -142,7 +133,7 @@ static bool has_vectors(const struct dot *d, struct dot_order *o, bool second, b
             index = ok ? packed_index(k, p, index) : index;
         }
         p->count = count;
-        ok = ok && count % VECTOR == 0 && is_vector(k, index, j);
+        ok = ok && count % VECTOR == 0 && dot_is_vector(k, index, j, VECTOR);
     }
     trial_end(&t, d->w);
     return ok;

@@ -14,7 +14,10 @@ static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
 {
     enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, LDS = 0x184, STS = 0x188, BAR = 0x11d, LDGSTS = 0x1ae,
            FFMA = 0x23, UTMALDG = 0x1b4, CALL = 0x144 };
+    const unsigned never = 15; /* the predicate !PT: ptxas emits such loads before asynchronous copies */
     unsigned op = low & 0x1ff, size = high >> 9 & 7;
+    if ((low >> 12 & 15) == never)
+        return;
     bool global = op == LDG || op == STG;
     c->global += global;
     c->wide += global && size == 6;
@@ -114,7 +117,7 @@ bool machine_code_listing(const struct code *code, struct counts *c)
     while (open && fgets(line, sizeof line, l.text)) {
         const char *at = strstr(line, "*/");
         bool global = at && (strstr(at, " LDG.") || strstr(at, " STG."));
-        if (!at)
+        if (!at || strstr(at, " @!PT "))
             continue;
         c->global += global;
         c->wide += global && strstr(at, ".128");

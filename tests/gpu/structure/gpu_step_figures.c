@@ -10,12 +10,18 @@ static bool is_product(const struct kernel *k)
                                      k->sched.kind == SCHED_GPU_DOT_SKINNY);
 }
 
-/* "reordered": an operand goes through registers, because its rows are not aligned or lie across. */
+/* Does a copy bring each operand to shared memory, by TMA or by cp.async? */
+static bool copies_operands(const struct schedule *s)
+{
+    if (s->kind == SCHED_DOT_MATRIX)
+        return s->dot_matrix.panels || (s->dot_matrix.copy_a && s->dot_matrix.copy_b);
+    return s->kind == SCHED_DOT_BLOCKS && s->dot_blocks.copy_a && s->dot_blocks.copy_b;
+}
+
 static bool is_unstaged(const struct step_kernel *s)
 {
-    const struct schedule *sched = schedule_of(s->k);
-    bool reordered = sched->kind == SCHED_DOT_MATRIX && sched->dot_matrix.reordered;
-    return is_product(s->k) && !s->c.panels && (reordered || !s->c.async || s->c.async_wide < s->c.async);
+    return is_product(s->k) && (!copies_operands(schedule_of(s->k)) ||
+                                (!s->c.panels && (!s->c.async || s->c.async_wide < s->c.async)));
 }
 
 static int64_t step_bytes(const struct program *p, const struct step_kernel *v)

@@ -285,6 +285,9 @@ static void any_product(struct kernel_cases *c, const struct caps *t, struct sch
     case SCHED_DOT_BLOCKS:
         blocks_of(c, s, power(c, 4), power(c, 4), 1);
         s->dot_blocks.step = power(c, 5);
+        s->dot_blocks.copy_a = (uint8_t)rng_below(&c->r, 2);
+        s->dot_blocks.copy_b = (uint8_t)rng_below(&c->r, 2);
+        s->dot_blocks.stages = s->dot_blocks.copy_a || s->dot_blocks.copy_b ? (uint8_t)(2 + rng_below(&c->r, 3)) : 0;
         s->dot_blocks.split = rng_below(&c->r, 3) ? 0 : (uint32_t)s->dot_blocks.step * up_to(c, 3);
         break;
     case SCHED_DOT_MATRIX: on_units(c, t, s); break;
