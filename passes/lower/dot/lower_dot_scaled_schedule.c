@@ -12,8 +12,8 @@ static bool has_byte_order(struct block_dot *s)
     if (d->w->chooser->caps->mma_bytes != DOT_GROUP || !dot_skinny_order(d, &s->order))
         return false;
     group = DOT_GROUP * s->order.packed;
-    return s->order.along_k && s->order.element == 1 && s->order.source && d->size.k % group == 0 &&
-           d->size.k / s->order.packed <= MAX_BLOCK && d->con.rank == 1;
+    return s->order.along_k && s->order.element == 1 && s->order.source && d->size.k > 0 &&
+           d->size.k % group == 0 && d->size.k / s->order.packed <= MAX_BLOCK && d->con.rank == 1;
 }
 
 bool dot_scaled_fits(struct block_dot *s)
