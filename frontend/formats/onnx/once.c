@@ -21,7 +21,7 @@ static bool once_is_view(const struct node *n)
 
 static bool once_is_value(const struct value *v)
 {
-    return v->set && !v->list && !v->varies && (v->constant || v->steady || (v->weight && !v->weight->taken));
+    return v->set && !v->list && !v->varies && v->steady && (!v->weight || !v->weight->taken);
 }
 
 /* Is the node no part of a function, which has other operands elsewhere? */
@@ -33,11 +33,11 @@ static bool once_is_unique(const struct node *n)
     return !f;
 }
 
-/* Does the node give the same in every call? */
-static bool once_is_steady(const struct node *n)
+bool once_is_steady(const struct node *n)
 {
     const struct node_def *d = n->def;
-    bool steady = d->op && onnx_nin(n) && d->op->arg != ONNX_NEVER_FOLDED && d->op->fn != onnx_random;
+    bool steady = d->op && !n->run->folding && (onnx_nin(n) || d->op->fn == onnx_constant) &&
+                  d->op->arg != ONNX_NEVER_FOLDED && d->op->fn != onnx_random;
     for (size_t i = 0; i < d->proto->n_attribute; i++)
         steady &= !d->sub[i];
     steady = steady && once_is_unique(n);
@@ -93,7 +93,7 @@ static bool once_operand(struct node *n, uint32_t i)
         return true;
     if (v->weight)
         n->run->m->weight[v->weight - n->run->m->weight].folded = true;
-    else if (v->steady && !v->held)
+    else if (v->steady && !v->held && !v->constant)
         return v->maker && once_compute(v->maker, &done) && done;
     return true;
 }
@@ -167,14 +167,10 @@ static bool once_compute(struct node *n, bool *done)
     return ok || kl_fail(kl_last_error_code(), kl_last_error()) == KL_OK; /* in the resumed trace, too */
 }
 
-bool once_node(struct node *n, bool *done, bool *view)
+bool once_node(struct node *n, bool *done)
 {
     *done = false;
-    *view = false;
-    if (n->run->folding || !once_is_steady(n))
-        return true;
-    *view = once_is_view(n);
-    return *view || once_compute(n, done);
+    return once_is_view(n) || once_compute(n, done);
 }
 
 /* ---- parts of an operator's work ---- */
@@ -221,9 +217,11 @@ kl_tensor once_part(struct node *n, uint32_t part, const uint32_t *operand, once
 
 void once_mark(struct node *n)
 {
-    for (uint32_t i = 0; i < onnx_nout(n); i++)
-        if (onnx_wants(n, i))
-            n->frame->v[n->def->out[i]].steady = true;
+    for (uint32_t i = 0; i < onnx_nout(n); i++) {
+        struct value *v = onnx_wants(n, i) ? &n->frame->v[n->def->out[i]] : NULL;
+        if (v && v->set)
+            v->steady = v->held || v->constant || once_is_view(n);
+    }
 }
 
 struct once *once_new(uint32_t nout)

@@ -178,7 +178,7 @@ struct value {
     bool given;                       /* an input of the model */
     bool constant;                    /* known, and of no value that a run computes or is given */
     bool varies;                      /* known, computed from the number of a loop's round or what rounds carry */
-    bool steady;                      /* computed from constants and weights alone (once.c) .. */
+    bool steady;                      /* of the file, or computed from such values alone (once.c) .. */
     bool held;                        /*   once, outside of the trace */
     bool set;
 };
@@ -336,9 +336,10 @@ struct once {
     kl_tensor *t;
     int32_t *element;
 };
-/* Gives the node's results if they are the same in every call: *done.  *view: they are, but the node has to be
- * recorded, and once_mark called.  false: reported. */
-bool once_node(struct node *n, bool *done, bool *view);
+/* Does the node give the same in every call?  Its operands do not depend on inputs, their shapes or branches. */
+bool once_is_steady(const struct node *n);
+/* Gives the results of such a node: *done; else it has to be recorded.  false: reported.  Then once_mark is called. */
+bool once_node(struct node *n, bool *done);
 void once_mark(struct node *n);
 /* What an operator computes from some of its operands, in the list up to NO_PLACE: make(n, part), once if they are the
  * same in every call.  part: its number, below ONCE_PARTS. */

@@ -31,6 +31,7 @@ void onnx_value_copy(struct value *to, const struct value *from)
     if (copy.list)
         copy.list->refs++;
     copy.maker = NULL; /* it may end with its frame */
+    copy.steady = false; /* another branch may give another value */
     onnx_value_clear(to);
     *to = copy;
 }
@@ -63,6 +64,7 @@ bool frame_open(struct frame *f, const struct graph_def *g, struct frame *outer,
         else
             v->known = array_ref(x->array);
         v->constant = v->known != NULL;
+        v->steady = true;
         v->element = x->array->element;
     }
     for (uint32_t i = 0; g->in_element && i < g->nin; i++)
@@ -707,16 +709,16 @@ static bool run_node(struct node *n)
         return onnx_fails(n, KL_ERR_ARGUMENT, "the model runs more than %d nodes", STEPS_MAX);
     if (d->function)
         return run_function(n);
-    bool large = true, done, view = false;
+    bool large = true, done, steady = once_is_steady(n);
     if (!onnx_lengths_node(n, &done) || (!done && !run_checks_operands(n)))
         return false;
     if (!done && run_can_fold(n) && !run_fold(n, false, &large))
         return false;
-    if (!done && large && !once_node(n, &done, &view))
+    if (!done && large && steady && !once_node(n, &done))
         return false;
     if (!done && large && !run_operator(n))
         return false;
-    if (view)
+    if (steady)
         once_mark(n);
     return run_marks_varying(n);
 }
