@@ -173,6 +173,56 @@ static void in_branches(void)
     kl_model_close(m);
 }
 
+/* What follows a branch that gives one of two weights, and what is cut to a length of the operand, is another one in
+ * another call. */
+static void follows_calls(void)
+{
+    struct pb g = {0}, attr = {0};
+    for (int i = 0; i < 2; i++) {
+        struct pb b = {0};
+        onnx_node(&b, "Identity", i ? "V" : "W", i ? "e" : "t", onnx_none());
+        pb_text(&b, 2, i ? "else" : "then");
+        onnx_io(&b, 12, i ? "e" : "t", FLOAT, 1, (int64_t[]){4});
+        onnx_attr_g(&attr, i ? "else_branch" : "then_branch", &b);
+    }
+    onnx_node(&g, "If", "c", "one", attr);
+    onnx_node(&g, "Neg", "one", "minus", onnx_none());
+    onnx_node(&g, "Shape", "x", "n", onnx_none());
+    onnx_node(&g, "Slice", "minus zero n", "cut", onnx_none());
+    onnx_node(&g, "Slice", "W zero n", "part", onnx_none());
+    onnx_node(&g, "Exp", "part", "more", onnx_none());
+    onnx_node(&g, "Mul", "cut more", "s", onnx_none());
+    onnx_node(&g, "Add", "x s", "y", onnx_none());
+    pb_text(&g, 2, "calls");
+    onnx_initializer(&g, "W", FLOAT, 1, (int64_t[]){4}, W, sizeof W);
+    onnx_initializer(&g, "V", FLOAT, 1, (int64_t[]){4}, X, sizeof X);
+    onnx_initializer(&g, "zero", INT64, 1, (int64_t[]){1}, (int64_t[]){0}, sizeof(int64_t));
+    onnx_io(&g, 11, "x", FLOAT, 1, (int64_t[]){-1});
+    onnx_io(&g, 11, "c", BOOL, 0, NULL);
+    onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){-1});
+    kl_model *m = load(&g);
+    for (int i = 0; i < 8; i++) {
+        uint8_t c = i & 1;
+        int64_t count = 2 + (i >> 1 & 1);
+        float got[4] = {0};
+        kl_tensor in[2] = {kl_input(dev, KL_F32, 1, &count, X), kl_input(dev, KL_BOOL, 0, NULL, &c)}, y;
+        if (i < 4)
+            OK(kl_trace_begin("calls"));
+        OK(kl_model_call(m, 2, in, 1, &y));
+        if (i < 4) {
+            kl_keep(y);
+            OK(kl_trace_end());
+        }
+        OK(kl_read(y, got, (size_t)count * sizeof *got));
+        for (int k = 0; k < count; k++)
+            CHECK(fabsf(got[k] - (X[k] - (c ? W[k] : X[k]) * expf(W[k]))) < 1e-4f);
+        kl_release(y);
+        kl_release(in[0]);
+        kl_release(in[1]);
+    }
+    kl_model_close(m);
+}
+
 /* Results that are much larger than the weights are recorded in each call. */
 static void is_bounded(void)
 {
@@ -221,6 +271,7 @@ int main(int argc, char **argv)
     follows_weights();
     differentiates();
     in_branches();
+    follows_calls();
     is_bounded();
     unlink(path);
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
