@@ -172,7 +172,8 @@ graph @d {
   return %y
 }
 END
-check 'schedules for a GPU' 0 '^@k0_dot schedule dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 64$' \
+check 'schedules for a GPU' 0 \
+    '^@k0_dot schedule dot_blocks width 64 tile 4x4 block 32x32 step 16 kblock 64 stages 4 copy_a copy_b$' \
     "$kiln" dump "$tmp/dot.kir" --stage schedules --target cuda
 echo '@k0_dot schedule dot_blocks width 64 tile 8x8 block 64x64 step 16 kblock 64' >"$tmp/dot.txt"
 check 'a user-supplied schedule for a GPU' 0 'load b0\[.* : f32\[4x1\]' \
