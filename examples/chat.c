@@ -18,7 +18,7 @@
 enum { PIECE = 64, MAX_CONVERSATIONS = 16, LINE = 1 << 16 }; /* PIECE: tokens of a prompt that run at once */
 
 struct options {
-    double length, answer, temperature, top_k, top_p, seed, conversations;
+    double length, answer, bytes, temperature, top_k, top_p, seed, conversations;
     const char *session, *system, *family, *adapters, *device;
 };
 
@@ -65,8 +65,8 @@ static kl_step *record_step(const struct chat *c, struct llm_cache *cache, int64
     kl_tensor ids = kl_input(m->device, KL_I32, 2, (int64_t[]){1, n}, zeros);
     kl_tensor at = kl_input(m->device, KL_I32, 1, (int64_t[]){1}, zeros);
     kl_tensor last = kl_input(m->device, KL_I32, 1, (int64_t[]){1}, zeros);
-    kl_tensor hidden = kl_squeeze(llm_hidden(m, ids, at, cache), 0);
-    kl_tensor logits = llm_logits(m, kl_take(hidden, 0, last));
+    kl_tensor hidden = llm_hidden(m, ids, at, cache);
+    kl_tensor logits = kl_squeeze(llm_logits(m, kl_take(hidden, 1, last)), 0);
     kl_tensor seed = kl_random_fold_in(kl_scalar(m->device, KL_U64, c->opt.seed), kl_sum_all(kl_add(at, last)));
     kl_sample_options sample = {.temperature = c->opt.temperature, .top_k = (int64_t)c->opt.top_k,
                                 .top_p = c->opt.top_p};
@@ -290,6 +290,7 @@ static bool chat_open(struct chat *c, const char *path)
             return llm_fail(c->opt.family, "not one of llama3, chatml, mistral, gemma, llama2");
     if (c->opt.adapters && !(c->adapters = llm_read_adapters(&c->model, c->opt.adapters)))
         return false;
+    c->model.bytes = c->opt.bytes > 0;
     c->talks = (int)c->opt.conversations;
     for (int i = 0; i < c->talks; i++)
         if (!talk_init(c, &c->talk[i]))
@@ -348,6 +349,7 @@ int main(int argc, char **argv)
         {"temperature", "0: always the likeliest token", &o->temperature, NULL},
         {"top_k", "sample from the so many likeliest; 0: from all", &o->top_k, NULL},
         {"top_p", "sample from the likeliest with this probability", &o->top_p, NULL},
+        {"bytes", "1: activations of 8 bits beside weights of blocks, faster", &o->bytes, NULL},
         {"seed", "of sampling", &o->seed, NULL},
         {"conversations", "at once, 1 to 16", &o->conversations, NULL},
         {"session", "a file that keeps the first conversation", NULL, &o->session},

@@ -1,6 +1,7 @@
 /* A Llama of 1.24 billion random parameters (the shape of Llama 3.2 1B) beside llama.cpp, in alternation, on one and on
- * two threads: a prompt of 256 tokens, and one token more behind it, with weights of each type.  A row's baseline is
- * llama.cpp, its ratio that one's time over Kiln's; its limit is reading the weights once at the speed of memory.
+ * two threads: a prompt of 256 tokens, and one token more behind it, with weights of each type, and activations of 8
+ * bits beside those of blocks.  A row's baseline is llama.cpp, its ratio that one's time over Kiln's; its limit is
+ * reading the weights once at the speed of memory.
  *
  * It writes its models, GGUF files, into the folder that KILN_TEST_LLM names (6 GB).  llama.cpp runs in a process of
  * its own, by the Python that KILN_TEST_PYTHON names (llm_turns.py); `./run bench llm` installs it into
@@ -168,6 +169,7 @@ static bool run_open(struct run *r, kl_device device, const char *path)
     *r = (struct run){0};
     if (!llm_open(&r->m, device, path))
         return false;
+    r->m.bytes = true;
     for (int i = 0; i < PROMPT; i++)
         r->ids[i] = (int32_t)((i * 7919 + 13) % r->m.vocabulary);
     if (!llm_cache_init(&r->cache, &r->m, 1, PROMPT + TOKENS * 2))

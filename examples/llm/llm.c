@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool llm_fail(const char *what, const char *why)
 {
@@ -75,9 +76,22 @@ static kl_tensor widened(kl_tensor w)
     return d == KL_F16 || d == KL_BF16 ? kl_cast(w, KL_F32) : w;
 }
 
-static kl_tensor linear(const struct llm_linear *l, kl_tensor x)
+/* x: [B, L, in] times a weight of blocks, with x rounded to bytes with a scale for each 32 of them. */
+static kl_tensor byte_product(kl_tensor x, kl_tensor weight)
 {
-    kl_tensor y = kl_matmul(x, kl_transpose(widened(l->weight), 0, 1));
+    int64_t dims[KL_MAX_RANK], out[2];
+    int rank = kl_shape(x, dims);
+    kl_shape(weight, out);
+    kl_tensor rows = kl_reshape(x, 2, (int64_t[]){dims[0] * dims[1], dims[2]});
+    kl_tensor bytes = kl_to_quantized(rows, (kl_qscheme){.type = KL_Q_I8, .axis = 1, .block = 32}, kl_none, kl_none);
+    dims[2] = out[0];
+    return kl_reshape(kl_matmul(bytes, kl_transpose(weight, 0, 1)), rank, dims);
+}
+
+static kl_tensor linear(const struct llm *m, const struct llm_linear *l, kl_tensor x)
+{
+    bool blocks = m->bytes && kl_rank(x) == 3 && !strcmp(kl_layer_name(l->weight), "quantized");
+    kl_tensor y = blocks ? byte_product(x, l->weight) : kl_matmul(x, kl_transpose(widened(l->weight), 0, 1));
     if (l->bias.id)
         y = kl_add(y, widened(l->bias));
     return l->down.id ? kl_add(y, kl_matmul(kl_matmul(x, l->down), l->up)) : y;
@@ -167,9 +181,9 @@ static kl_tensor attention(const struct llm *m, int64_t layer, kl_tensor x, kl_t
     const struct llm_layer *l = &m->layer[layer];
     int64_t dims[5], group = m->heads / m->kv_heads;
     kl_tensor angles = rotary_angles(m, l, kl_cast(positions, KL_F32));
-    kl_tensor q = rotate(m, rms_norm(m, split_heads(m, linear(&l->q, x), m->heads), l->q_norm), angles);
-    kl_tensor k = rotate(m, rms_norm(m, split_heads(m, linear(&l->k, x), m->kv_heads), l->k_norm), angles);
-    kl_tensor v = split_heads(m, linear(&l->v, x), m->kv_heads), bounds = visible_keys(l, positions), y;
+    kl_tensor q = rotate(m, rms_norm(m, split_heads(m, linear(m, &l->q, x), m->heads), l->q_norm), angles);
+    kl_tensor k = rotate(m, rms_norm(m, split_heads(m, linear(m, &l->k, x), m->kv_heads), l->k_norm), angles);
+    kl_tensor v = split_heads(m, linear(m, &l->v, x), m->kv_heads), bounds = visible_keys(l, positions), y;
     if (cache) {
         k = store(cache->k[layer], k, at);
         v = store(cache->v[layer], v, at);
@@ -184,13 +198,13 @@ static kl_tensor attention(const struct llm *m, int64_t layer, kl_tensor x, kl_t
         y = kl_attention_with(q, k, v, &options, NULL, NULL);
     }
     y = kl_permute(kl_reshape(y, 4, dims), (int[]){0, 2, 1, 3});
-    return linear(&l->out, kl_reshape(y, 3, (int64_t[]){dims[0], dims[2], m->heads * m->head_width}));
+    return linear(m, &l->out, kl_reshape(y, 3, (int64_t[]){dims[0], dims[2], m->heads * m->head_width}));
 }
 
 static kl_tensor mlp(const struct llm *m, const struct llm_layer *l, kl_tensor x)
 {
-    kl_tensor gate = linear(&l->gate, x);
-    return linear(&l->down, kl_mul(m->gelu ? kl_gelu(gate) : kl_silu(gate), linear(&l->up, x)));
+    kl_tensor gate = linear(m, &l->gate, x);
+    return linear(m, &l->down, kl_mul(m->gelu ? kl_gelu(gate) : kl_silu(gate), linear(m, &l->up, x)));
 }
 
 kl_tensor llm_hidden(const struct llm *m, kl_tensor ids, kl_tensor at, struct llm_cache *cache)
@@ -216,5 +230,5 @@ kl_tensor llm_logits(const struct llm *m, kl_tensor hidden)
     struct llm_linear head = m->head;
     if (!head.weight.id)
         head.weight = m->embedding;
-    return cap(linear(&head, hidden), m->logit_cap);
+    return cap(linear(m, &head, hidden), m->logit_cap);
 }

@@ -46,6 +46,8 @@ struct llm {
     double score_scale;               /* of q k^T */
     double score_cap, logit_cap;      /* x -> cap tanh(x / cap); 0: none */
     bool interleaved;                 /* positions rotate the pairs (2i, 2i + 1), else (i, i + D/2) */
+    bool bytes;                       /* set by the caller: products with weights of blocks take activations rounded to
+                                         8 bits in blocks of 32, which is faster; as llama.cpp does */
     bool gelu;                        /* the mlp's act is gelu, else silu */
     bool norms_from_zero;             /* files have the norms' weights minus 1 */
     int local_of;                     /* of so many layers all but the last attend to a window; 0: all of them do */

@@ -241,6 +241,25 @@ static double distance(float (*got)[WORDS], double (*want)[WORDS])
     return worst;
 }
 
+/* Activations of 8 bits: near to those of floats, and a row's logits do not depend on the others of its piece. */
+static void compare_bytes(struct llm *m, double (*want)[WORDS])
+{
+    static float whole[TOKENS][WORDS], got[TOKENS][WORDS];
+    m->bytes = true;
+    run_piece(m, NULL, 0, TOKENS, whole);
+    double off = distance(whole, want);
+    CHECK(off > 1e-4 && off < 0.3);
+    for (int piece = 1; piece <= 5; piece += 4) {
+        struct llm_cache cache;
+        if (!CHECK(llm_cache_init(&cache, m, 1, 32)))
+            continue;
+        for (int at = 0; at < TOKENS; at += piece)
+            run_piece(m, &cache, at, piece < TOKENS - at ? piece : TOKENS - at, got);
+        CHECK(!memcmp(got, whole, sizeof got));
+        llm_cache_deinit(&cache);
+    }
+}
+
 static void compare(const struct llm_reference *r, const char *path)
 {
     static double want[TOKENS][WORDS];
@@ -260,6 +279,8 @@ static void compare(const struct llm_reference *r, const char *path)
         CHECK(distance(got, want) < 1e-4);
         llm_cache_deinit(&cache);
     }
+    if (!strcmp(kl_layer_name(m.layer[0].q.weight), "quantized"))
+        compare_bytes(&m, want);
     llm_close(&m);
 }
 
