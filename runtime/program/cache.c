@@ -148,7 +148,8 @@ static bool checks_on(void)
 enum { KEPT_NODES = 64 }; /* smaller graphs are planned as fast as their lowered kernels are read from disk */
 
 /* Plans with the lowered kernels that an earlier process stored for this graph, or stores them for the next process.
- * Lowering is most of the time of a first run whose kernels are on disk. */
+ * Lowering is most of the time of a first run whose kernels are on disk.  Their instructions' order is that in which
+ * the C compiler evaluates arguments of a call, so the key has the compiler (__VERSION__) beside the sources. */
 static struct program *plan_kept(struct graph *g, const struct exec *x, const struct target_set *targets,
                                  struct err *e)
 {
@@ -156,9 +157,9 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
     struct disk_code found;
     struct hash128 h = graph_hash(g);
     const char *target = targets->v[0].caps->name;
-    char text[sizeof targets->v[0].caps->name + 200];
-    snprintf(text, sizeof text, "lowered graph %016llx%016llx for %s, by " LOWER_SOURCES, (unsigned long long)h.hi,
-             (unsigned long long)h.lo, target);
+    char text[sizeof targets->v[0].caps->name + 300];
+    snprintf(text, sizeof text, "lowered graph %016llx%016llx for %s, by " LOWER_SOURCES " " __VERSION__,
+             (unsigned long long)h.hi, (unsigned long long)h.lo, target);
     bool kept = g->nnode >= KEPT_NODES && option_cache_bytes() > 0 && disk_key_text(&key, text, g->name);
     if (kept && disk_load(&key, &found)) {
         memo_unpack(found.code.bytes, found.code.size);

@@ -345,7 +345,7 @@ static void mismatches(void)
     /* many problems: those that a message has no room for are counted, and the function gets all */
     p = kl_params_new(dev, KL_F32, 1);
     for (int i = 0; i < 40; i++) {
-        char name[40];
+        char name[64];
         snprintf(name, sizeof name, "a.parameter.of.a.longer.name.%d", i);
         add(p, name, KL_F32, DIMS(1));
     }
