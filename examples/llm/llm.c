@@ -107,33 +107,17 @@ static kl_tensor cap(kl_tensor x, double limit)
     return limit > 0 ? kl_mul_scalar(kl_tanh(kl_mul_scalar(x, 1 / limit)), limit) : x;
 }
 
-/* positions: f32 [B, L] -> f32 [B, 1, L, rotated / 2] */
-static kl_tensor rotary_angles(const struct llm *m, const struct llm_layer *l, kl_tensor positions)
+/* x: [B, H, L, D] at positions [B, L] -> the same with the first m->rotated elements of each head rotated. */
+static kl_tensor rotate(const struct llm *m, const struct llm_layer *l, kl_tensor x, kl_tensor positions)
 {
-    int64_t half = m->rotated / 2;
-    kl_tensor number = kl_arange(m->device, KL_F32, half);
-    kl_tensor speed = kl_exp(kl_mul_scalar(number, -2 * log(l->rotary_base) / (double)m->rotated));
-    speed = kl_mul_scalar(speed, l->rotary_scale);
-    if (m->frequencies.id)
-        speed = kl_div(speed, widened(m->frequencies));
-    return kl_mul(kl_unsqueeze(kl_unsqueeze(positions, 1), -1), speed);
-}
-
-/* x: [B, H, L, D] -> the same with pairs of each head rotated by the angles. */
-static kl_tensor rotate(const struct llm *m, kl_tensor x, kl_tensor angles)
-{
-    int64_t dims[5], half = m->rotated / 2, rest = m->head_width - m->rotated;
-    kl_tensor tail = rest ? kl_narrow(x, -1, m->rotated, rest) : kl_none, c = kl_cos(angles), s = kl_sin(angles);
-    int pair = m->interleaved ? 4 : 3;
-    x = rest ? kl_narrow(x, -1, 0, m->rotated) : x;
-    kl_shape(x, dims);
-    dims[pair] = 2, dims[7 - pair] = half;
-    kl_tensor pairs = kl_reshape(x, 5, dims);
-    kl_tensor a = kl_squeeze(kl_narrow(pairs, pair, 0, 1), pair), b = kl_squeeze(kl_narrow(pairs, pair, 1, 1), pair);
-    kl_tensor turned[2] = {kl_sub(kl_mul(a, c), kl_mul(b, s)), kl_add(kl_mul(b, c), kl_mul(a, s))};
-    dims[3] = m->rotated;
-    kl_tensor y = kl_reshape(kl_stack(2, turned, pair), 4, dims);
-    return rest ? kl_concat(2, (kl_tensor[]){y, tail}, -1) : y;
+    int64_t half = m->rotated / 2, rest = m->head_width - m->rotated;
+    kl_nn_rotary_options options = {.base = l->rotary_base, .interleaved = m->interleaved, .factors = m->frequencies};
+    if (l->rotary_scale != 1) /* divisors that are all the same */
+        options.factors = kl_full(m->device, KL_F32, 1, &half, 1 / l->rotary_scale);
+    if (!rest)
+        return kl_nn_rotary_with(x, positions, &options);
+    kl_tensor rotated = kl_nn_rotary_with(kl_narrow(x, -1, 0, m->rotated), positions, &options);
+    return kl_concat(2, (kl_tensor[]){rotated, kl_narrow(x, -1, m->rotated, rest)}, -1);
 }
 
 /* [B, L, heads * D] -> [B, heads, L, D] */
@@ -180,9 +164,8 @@ static kl_tensor attention(const struct llm *m, int64_t layer, kl_tensor x, kl_t
 {
     const struct llm_layer *l = &m->layer[layer];
     int64_t dims[5], group = m->heads / m->kv_heads;
-    kl_tensor angles = rotary_angles(m, l, kl_cast(positions, KL_F32));
-    kl_tensor q = rotate(m, rms_norm(m, split_heads(m, linear(m, &l->q, x), m->heads), l->q_norm), angles);
-    kl_tensor k = rotate(m, rms_norm(m, split_heads(m, linear(m, &l->k, x), m->kv_heads), l->k_norm), angles);
+    kl_tensor q = rotate(m, l, rms_norm(m, split_heads(m, linear(m, &l->q, x), m->heads), l->q_norm), positions);
+    kl_tensor k = rotate(m, l, rms_norm(m, split_heads(m, linear(m, &l->k, x), m->kv_heads), l->k_norm), positions);
     kl_tensor v = split_heads(m, linear(m, &l->v, x), m->kv_heads), bounds = visible_keys(l, positions), y;
     if (cache) {
         k = store(cache->k[layer], k, at);
