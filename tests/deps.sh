@@ -41,7 +41,7 @@ bad_includes() {
     find "$1/passes/lower" -name '*.[ch]' ! -name '*_schedule.[ch]' ! -name lower_pitch.c 2>/dev/null |
         xargs -r grep -HnE 'caps->|chooser->caps'
     # A user'"'"'s program and the tests named api_ see the public headers only.
-    for file in "$1"/tests/*/api_*.c; do
+    for file in "$1"/tests/*/api_*.c "$1"/tests/*/*/api_*.c; do
         [ ! -e "$file" ] || grep -HnE '^#include "(ir|passes|codegen|runtime|frontend)/' "$file"
     done
 }

@@ -20,7 +20,7 @@ static kl_status always(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *
     return KL_OK;
 }
 
-static kl_status turned(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+static kl_status one_minus(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     out[0] = kl_sub(kl_const(dev, KL_F32, 1), in[0]);
@@ -42,7 +42,7 @@ static kl_status endless(kl_tensor w, kl_tensor x, bool prints)
     kl_tensor start = kl_zeros(dev, KL_F32, 0, NULL), end;
     kl_trace_begin("endless");
     kl_assign(w, kl_mul_scalar(w, 2));
-    kl_while(always, turned, prints ? &yes : NULL, 1, &start, &end);
+    kl_while(always, one_minus, prints ? &yes : NULL, 1, &start, &end);
     kl_assign(x, kl_add(x, end));
     kl_status s = kl_trace_end();
     kl_release(start);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Small tokenizers for tests/formats/api_tokenizer_files.c, and what the packages tokenizers and sentencepiece make of
+"""Small tokenizers for api_tokenizer_files.c in this folder, and what the packages tokenizers and sentencepiece make of
 hard cases with them.
 
   expectations.py --make       trains the tokenizers again (with the package gguf, too), in this folder
