@@ -42,7 +42,6 @@ static bool backend_has_kernel(const struct dispatch_op *op, kl_key autograd)
     return any;
 }
 
-
 /* Needs the lock. */
 static const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key key, uint8_t *tag)
 {

@@ -12,7 +12,6 @@
 
 enum { OUT_BUFFER = 1 << 16 };
 
-
 static bool out_fails(struct file_out *o, const char *what)
 {
     if (o->why.code)

@@ -31,7 +31,6 @@ kl_tensor op_failed(void);                        /* poison for this thread's la
 /* log(1 + e^-|a|), and where a is below 0. */
 kl_tensor log_one_plus_exp(const struct view *v, kl_tensor a, kl_tensor *below);
 
-
 /* ---- nn/loss.c: what the losses make of labels, which <kiln/nn.h> says under "labels" ---- */
 struct label_kinds {
     kl_tensor valid;              /* bool, is it a class that counts? */

@@ -71,7 +71,6 @@ KL_API kl_status kl_custom_register(const char *name, const kl_custom_op *op, vo
 KL_API_AT kl_status kl_custom(const char *name, const void *attr, size_t attr_bytes, int64_t nin, const kl_tensor *in,
                               int64_t nout, kl_tensor *out);
 
-
 #ifdef __cplusplus
 }
 #endif

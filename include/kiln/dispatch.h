@@ -215,8 +215,6 @@ KL_API_AT kl_status kl_dispatch_direct(const char *op, kl_key key, int64_t nin, 
 KL_API kl_keyset kl_dispatch_keys(int64_t nin, const kl_tensor *in);
 KL_API kl_key kl_dispatch_resolve(const char *op, kl_keyset keys);
 
-
-
 /* ---- inspection ---- */
 
 /* All registrations of an op, aliases included; overridden ones are marked (inactive); "" for no such op.  This text

@@ -281,7 +281,6 @@ struct graph {
 #define GROUP_NONE UINT32_MAX
 #define LEAF_NONE UINT32_MAX
 
-
 /* ---- shape.c ---- */
 bool shape_numel(const struct shape *s, int64_t *n); /* false: the product does not fit in 2^62 bytes' worth */
 int64_t shape_count(const struct shape *s);          /* numel of a shape known to be valid and without symbols */

@@ -42,7 +42,6 @@ bool graph_compare(const struct graph *a, const struct graph *b, struct text *t,
 
 enum { MAX_ATTR_TEXT = 255 }; /* bytes of a custom op's attribute that is written as text */
 
-
 /* Names of the devices that have one, by number; the others print as @N. */
 const char *device_text(unsigned device); /* NULL: no name */
 int device_by_text(const char *s, size_t len); /* -1: unknown */

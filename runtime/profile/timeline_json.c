@@ -12,7 +12,6 @@ static const char *const name_of[SPANS] = {
     [SPAN_READ] = "read", [SPAN_PASSES] = "passes", [SPAN_PLAN] = "plan", [SPAN_COMPILE] = "compile",
     [SPAN_LOAD] = "load from disk"};
 
-
 /* A JSON string; bytes that are not ASCII may be invalid UTF-8 and become '?'. */
 static void timeline_json_put_string(FILE *f, const char *s)
 {

@@ -217,7 +217,7 @@ static const struct {
     {.tensor = dot_axis, .code = KL_ERR_SHAPE, .text = "dot_general: axis 2 is out of range for shape [2,3]"},
     {.tensor = dot_lengths, .code = KL_ERR_SHAPE,
      .text = "dot_general: contracted axes 0 of [2,3] and 1 of [2,3] differ in length"},
-    {.tensor = linear_bias, .code = KL_ERR_SHAPE, 
+    {.tensor = linear_bias, .code = KL_ERR_SHAPE,
      .text = "linear: axis 0 of the bias [4] has length 4, axis 1 of the weight [2,3] has 3"},
     {.tensor = linear_weight, .code = KL_ERR_SHAPE,
      .text = "linear: axis 1 of x [2,3] has length 3, axis 0 of the weight [2,3] has 2"},

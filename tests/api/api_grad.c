@@ -163,7 +163,6 @@ static void closing(void)
     kl_release(x);
 }
 
-
 /* Gradients where there is none, or more than one could be meant, are those that ops.h and nn.h state. */
 static void check_edge(kl_tensor (*f)(kl_tensor, kl_tensor), double x, double z, double gx, double gz)
 {

@@ -88,7 +88,6 @@ static void agrees(const struct graph *g, const struct values *in, const struct 
     graph_free(h);
 }
 
-
 /* A graph of gpu_product. */
 static struct graph *product(unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what)
 {

@@ -6,7 +6,6 @@
 #include "ir/text/text.h"
 #include "passes/lower/schedule.h"
 
-
 enum { COLUMNS = 112 };
 
 /* A word of a rule: behind the others of its line, or on the next one. */

@@ -137,7 +137,7 @@ static void reductions_of_integers(void)
 static bool is_i64(kl_tensor t, int n, const int64_t *want)
 {
     int64_t v[8];
-    bool ok = kl_numel(t) == n && kl_read(t, v, (size_t)n * sizeof *v) == KL_OK && 
+    bool ok = kl_numel(t) == n && kl_read(t, v, (size_t)n * sizeof *v) == KL_OK &&
               !memcmp(v, want, (size_t)n * sizeof *v);
     for (int i = 0; !ok && i < n; i++)
         printf("  %lld, expected %lld\n", (long long)v[i], (long long)want[i]);

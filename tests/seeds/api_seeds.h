@@ -126,7 +126,6 @@ static inline double call1(const char *op, kl_keyset keys)
     return v;
 }
 
-
 /* ---- texts ---- */
 
 static inline bool table_has(const char *op, const char *line) { return has_line(kl_dispatch_dump_table(op), line); }

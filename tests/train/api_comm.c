@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-
 /* ---- what one rank does ---- */
 
 static kl_comm *comm;

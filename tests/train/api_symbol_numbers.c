@@ -139,7 +139,6 @@ static kl_tensor refused_longer(kl_tensor x, kl_tensor *more) /* of an index tha
     return kl_take_along_axis_with(kl_zeros(dev, KL_F32, DIMS(2, 3)), 1, index_of(x), 0);
 }
 
-
 static kl_tensor refused_bits(kl_tensor x, kl_tensor *more)
 {
     (void)more;

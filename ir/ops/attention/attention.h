@@ -26,7 +26,6 @@ bool attention_same_lead(const struct graph *g, const struct node *n);
 bool attention_sight_shape(const struct graph *g, const struct node *n, bool *fits, struct err *e);
 bool attention_attr(const struct node *n, struct err *e);
 
-
 /* ---- decompositions into other ops ---- */
 /* A dot batched over all axes except the last two, of which it contracts con_a and con_b.  n, an attention op: if it
  * hides keys, the dot is marked so.  Pairs of a query and a key are the elements of a, and of the result where the last

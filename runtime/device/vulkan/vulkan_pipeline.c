@@ -62,8 +62,7 @@ struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code
     VkShaderModuleCreateInfo s = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = code->size,
                                   .pCode = code->binary};
     VkShaderModule module = VK_NULL_HANDLE;
-    bool whole = d->subgroup && code->threads % d->subgroup == 0; /* the kernel's source uses subgroups in the same
-                                                                     case */
+    bool whole = d->subgroup && code->threads % d->subgroup == 0; /* as where the kernel's source uses subgroups */
     struct driver_kernel *k = mem_alloc(sizeof *k);
     if (!k) {
         err_set(e, KL_ERR_MEMORY, "device %s: no memory to load a kernel", d->name);
