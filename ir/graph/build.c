@@ -245,7 +245,8 @@ ref n_dot(struct graph *g, ref a, ref b, const union attr *dims)
 
 ref n_finite_or_zero(struct graph *g, ref a)
 {
-    return n_where(g, n_lt(g, n_abs(g, a), n_k(g, a, INFINITY)), a, n_k(g, a, 0));
+    ref zero = n_k(g, a, 0), infinity = n_k(g, a, INFINITY), finite = n_lt(g, n_abs(g, a), infinity);
+    return n_where(g, finite, a, zero);
 }
 
 ref n_attention(struct graph *g, ref q, ref k, ref v, ref seen, double scale, bool causal)
@@ -280,32 +281,33 @@ ref n_proj(struct graph *g, ref region, uint32_t index)
 
 ref n_pick(struct graph *g, ref a, ref b)
 {
-    ref tie = n_where(g, n_eq(g, a, b), n_k(g, a, 0.5), n_k(g, a, 0));
-    return n_where(g, n_gt(g, a, b), n_k(g, a, 1), tie);
+    ref zero = n_k(g, a, 0), half = n_k(g, a, 0.5), tie = n_where(g, n_eq(g, a, b), half, zero);
+    ref one = n_k(g, a, 1);
+    return n_where(g, n_gt(g, a, b), one, tie);
 }
 
 /* Where the factor b is 0 the exponent is replaced, so that a second gradient has no infinity there. */
 ref n_pow_slope(struct graph *g, ref a, ref b)
 {
     ref huge = n_not(g, n_is_finite(g, n_recip(g, a))), zero = n_k(g, b, 0);
-    ref less = n_where(g, n_and(g, n_eq(g, b, zero), huge), zero, n_sub(g, b, n_k(g, b, 1)));
-    return n_mul(g, b, n_pow(g, a, less));
+    ref less = n_sub(g, b, n_k(g, b, 1)), replaced = n_and(g, n_eq(g, b, zero), huge);
+    return n_mul(g, b, n_pow(g, a, n_where(g, replaced, zero, less)));
 }
 
 ref n_pow_log(struct graph *g, ref a, ref b)
 {
-    ref flat = n_and(g, n_eq(g, a, n_k(g, a, 0)), n_ge(g, b, n_k(g, b, 0)));
+    ref positive = n_ge(g, b, n_k(g, b, 0)), flat = n_and(g, n_eq(g, a, n_k(g, a, 0)), positive);
     return n_log(g, n_where(g, flat, n_k(g, a, 1), a));
 }
 
 ref n_cos_of_asin(struct graph *g, ref a)
 {
-    ref one = n_k(g, a, 1);
-    return n_sqrt(g, n_mul(g, n_sub(g, one, a), n_add(g, one, a)));
+    ref one = n_k(g, a, 1), more = n_add(g, one, a);
+    return n_sqrt(g, n_mul(g, n_sub(g, one, a), more));
 }
 
 ref n_hypot_or_one(struct graph *g, ref a, ref b)
 {
-    ref r = n_hypot(g, a, b);
-    return n_where(g, n_eq(g, r, n_k(g, r, 0)), n_k(g, r, 1), r);
+    ref r = n_hypot(g, a, b), one = n_k(g, r, 1);
+    return n_where(g, n_eq(g, r, n_k(g, r, 0)), one, r);
 }

@@ -145,11 +145,11 @@ static ref changed_places(struct graph *g, ref y, uint32_t axis)
     int64_t rest;
     if (!dims_sum(g, 1, &(struct scaled){s.dim[axis], 1}, -1, &rest)) { /* the axis may be empty */
         ref last = n_shift(g, y, n_const(g, node_at(g, y)->dtype, 0), axis), place = n_iota(g, KL_I64, &s, axis);
-        ref changed = n_and(g, n_ne(g, last, y), n_eq(g, last, last));
+        ref number = n_eq(g, last, last), changed = n_and(g, n_ne(g, last, y), number);
         return n_or(g, changed, n_eq(g, place, n_k(g, place, 0)));
     }
     ref last = n_slice(g, y, axis, 0, rest, 1), now = n_slice(g, y, axis, 1, rest, 1);
-    ref changed = n_and(g, n_ne(g, last, now), n_eq(g, last, last));
+    ref number = n_eq(g, last, last), changed = n_and(g, n_ne(g, last, now), number);
     return n_pad(g, changed, n_const(g, KL_BOOL, 1), axis, 1, 0, 0);
 }
 
@@ -162,9 +162,9 @@ void vjp_cummax(struct graph *g, ref y, ref dy, ref *din)
         din[0] = dy;
         return;
     }
-    ref won = changed_places(g, y, axis);
-    ref same = n_where(g, won, n_k(g, dy, 0), n_k(g, dy, 1));
-    din[0] = n_where(g, won, recurrence_backward(g, same, dy, axis), n_k(g, dy, 0));
+    ref won = changed_places(g, y, axis), one = n_k(g, dy, 1), zero = n_k(g, dy, 0);
+    ref same = n_where(g, won, zero, one);
+    din[0] = n_where(g, won, recurrence_backward(g, same, dy, axis), zero);
 }
 
 void vjp_cummin(struct graph *g, ref y, ref dy, ref *din)

@@ -80,11 +80,12 @@ void vjp_quantize(struct graph *g, ref y, ref dy, ref *din)
     const unsigned wide = wide_dtype(from, scale);
     const double low = n.dtype == KL_I8 ? -128 : 0, high = n.dtype == KL_I8 ? 127 : 255;
     ref s = n_cast(g, n.in[SCALE], wide), ratio = n_div(g, n_cast(g, n.in[X], wide), s);
-    ref place = n_add(g, n_round(g, ratio), n_cast(g, n.in[ZERO], wide));
-    ref inside = n_and(g, n_ge(g, place, n_k(g, place, low)), n_le(g, place, n_k(g, place, high)));
-    ref d = n_div(g, n_where(g, inside, n_cast(g, dy, wide), n_k(g, ratio, 0)), s);
+    ref zero_point = n_cast(g, n.in[ZERO], wide), place = n_add(g, n_round(g, ratio), zero_point);
+    ref not_above = n_le(g, place, n_k(g, place, high));
+    ref inside = n_and(g, n_ge(g, place, n_k(g, place, low)), not_above);
+    ref none = n_k(g, ratio, 0), d = n_div(g, n_where(g, inside, n_cast(g, dy, wide), none), s);
     din[X] = n_cast(g, d, from);
-    din[SCALE] = n_cast(g, n_neg(g, n_mul(g, d, n_where(g, inside, ratio, n_k(g, ratio, 0)))), scale);
+    din[SCALE] = n_cast(g, n_neg(g, n_mul(g, d, n_where(g, inside, ratio, none))), scale);
     din[ZERO] = NIL;
 }
 
@@ -138,7 +139,7 @@ void vjp_dequantize(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
     const struct node q = *node_at(g, n.in[X]);
-    ref steps = n_sub(g, n_cast(g, n.in[X], n.dtype), n_cast(g, n.in[ZERO], n.dtype));
+    ref zero_point = n_cast(g, n.in[ZERO], n.dtype), steps = n_sub(g, n_cast(g, n.in[X], n.dtype), zero_point);
     din[X] = q.op == OP_quantize ? n_cast(g, n_mul(g, dy, n.in[SCALE]), node_at(g, q.in[X])->dtype) : NIL;
     din[SCALE] = n_mul(g, dy, steps);
     din[ZERO] = NIL;

@@ -277,6 +277,7 @@ void vjp_reduce_prod(struct graph *g, ref y, ref dy, ref *din)
     din[0] = dy;
     for (uint32_t i = n; i--;) {
         struct shape s = *node_shape(g, part[i]);
-        din[0] = n_mul(g, n_expand(g, din[0], &s), product_of_others(g, part[i], axis[n - 1 - i]));
+        ref others = product_of_others(g, part[i], axis[n - 1 - i]);
+        din[0] = n_mul(g, n_expand(g, din[0], &s), others);
     }
 }

@@ -104,13 +104,16 @@ void vjp_scatter(struct graph *g, ref y, ref dy, ref *din)
         din[2] = flows;
     } else if (n.attr.scatter.kind == SCATTER_SET) {
         din[0] = n_scatter(g, dy, index, n_k(g, update, 0), axis, SCATTER_SET);
-        din[2] = n_where(g, wrote_last(g, &n), flows, n_k(g, update, 0));
+        ref zero = n_k(g, update, 0);
+        din[2] = n_where(g, wrote_last(g, &n), flows, zero);
     } else {
         ref kept = vjp_is_chosen(g, a, y), won = vjp_is_chosen(g, update, n_gather(g, y, index, axis));
-        ref ties = n_scatter(g, n_cast(g, kept, n.dtype), index, n_cast(g, won, n.dtype), axis, SCATTER_ADD);
+        ref won_count = n_cast(g, won, n.dtype), kept_count = n_cast(g, kept, n.dtype);
+        ref ties = n_scatter(g, kept_count, index, won_count, axis, SCATTER_ADD);
         ref share = n_div(g, dy, ties);
         din[0] = n_where(g, kept, share, n_k(g, a, 0));
-        din[2] = n_where(g, won, n_gather(g, share, index, axis), n_k(g, update, 0));
+        ref zero = n_k(g, update, 0);
+        din[2] = n_where(g, won, n_gather(g, share, index, axis), zero);
     }
 }
 

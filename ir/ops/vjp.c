@@ -1,6 +1,69 @@
 /* The gradient columns of ops.def as code. `g a b c y dy` and NIL are the names that they may use. */
 #include "ir/ir.h"
 
+/* ---- gradients of more than one intermediate value: the order of these lines is that of the nodes' numbers ---- */
+
+static ref gradient_of_abs(struct graph *g, ref a, ref dy)
+{
+    ref zero = n_k(g, a, 0), not_negative = n_where(g, n_eq(g, a, zero), zero, dy), negative = n_neg(g, dy);
+    return n_where(g, n_lt(g, a, zero), negative, not_negative);
+}
+
+static ref gradient_of_tanh(struct graph *g, ref y, ref dy)
+{
+    ref square = n_mul(g, y, y);
+    return n_mul(g, dy, n_sub(g, n_k(g, y, 1), square));
+}
+
+static ref gradient_of_tan(struct graph *g, ref y, ref dy)
+{
+    ref one = n_k(g, y, 1);
+    return n_mul(g, dy, n_add(g, n_mul(g, y, y), one));
+}
+
+static ref gradient_of_atan(struct graph *g, ref a, ref dy) /* twice a quotient: a^2 + 1 could overflow */
+{
+    ref h = n_hypot(g, a, n_k(g, a, 1));
+    return n_div(g, n_div(g, dy, h), h);
+}
+
+static ref gradient_of_acosh(struct graph *g, ref a, ref dy)
+{
+    ref one = n_k(g, a, 1), above = n_sqrt(g, n_add(g, a, one)), below = n_sqrt(g, n_sub(g, a, one));
+    return n_div(g, n_div(g, dy, below), above);
+}
+
+static ref gradient_of_atanh(struct graph *g, ref a, ref dy)
+{
+    ref one = n_k(g, a, 1), more = n_add(g, one, a);
+    return n_div(g, dy, n_mul(g, n_sub(g, one, a), more));
+}
+
+static ref gradient_of_erf(struct graph *g, ref a, ref dy, double scale) /* scale: 2 / sqrt(pi), negative for erfc */
+{
+    ref bell = n_exp(g, n_neg(g, n_mul(g, a, a)));
+    return n_mul(g, dy, n_mul(g, n_k(g, a, scale), bell));
+}
+
+static ref gradient_of_rsqrt(struct graph *g, ref a, ref y, ref dy)
+{
+    ref quotient = n_div(g, y, a);
+    return n_mul(g, n_mul(g, dy, n_k(g, y, -0.5)), quotient);
+}
+
+static ref gradient_of_atan2(struct graph *g, ref hypot, ref x, ref dy) /* dy x / hypot^2, without overflow */
+{
+    return n_div(g, n_mul(g, dy, n_div(g, x, hypot)), hypot);
+}
+
+static ref gradient_of_copysign(struct graph *g, ref a, ref b, ref dy)
+{
+    ref one = n_k(g, a, 1), sign_of_b = n_copysign(g, one, b);
+    return n_mul(g, dy, n_mul(g, n_copysign(g, one, a), sign_of_b));
+}
+
+/* ---- the rows ---- */
+
 static void gradient_rule(struct graph *g, unsigned op, ref a, ref b, ref c, ref y, ref dy, ref *din)
 {
     (void)a, (void)b, (void)c;

@@ -293,7 +293,8 @@ ref attention_unmasked_keys(struct graph *g, const struct node *n, const struct 
         ref key = n_iota(g, dtype, s, last), bounds = n_cast(g, n->in[operand], dtype);
         ref lo = n_expand(g, n_slice(g, bounds, last, 0, 1, 1), s),
             hi = n_expand(g, n_slice(g, bounds, last, 1, 1, 1), s);
-        mask = n_and(g, n_le(g, lo, key), n_lt(g, key, hi));
+        ref below = n_lt(g, key, hi);
+        mask = n_and(g, n_le(g, lo, key), below);
     }
     if (!n->attr.attention.causal)
         return mask;
@@ -330,11 +331,12 @@ static ref attention_weights(struct graph *g, const struct node *n, ref *mask)
     if (!max)
         return NIL;
     g->node[max].flags |= MARK_STOP; /* it cancels out */
-    max = n_where(g, n_eq(g, max, n_k(g, max, -INFINITY)), n_k(g, max, 0), max);
+    ref zero = n_k(g, max, 0);
+    max = n_where(g, n_eq(g, max, n_k(g, max, -INFINITY)), zero, max);
     ref less = n_sub(g, x, n_expand(g, max, &s));
     ref e = attention_where_unmasked(g, *mask, n_exp(g, attention_where_unmasked(g, *mask, less)));
-    ref sum = along_keys(g, OP_sum, e, &s);
-    sum = n_where(g, n_eq(g, sum, n_k(g, sum, 0)), n_k(g, sum, 1), sum);
+    ref sum = along_keys(g, OP_sum, e, &s), one = n_k(g, sum, 1);
+    sum = n_where(g, n_eq(g, sum, n_k(g, sum, 0)), one, sum);
     return attention_where_unmasked(g, *mask, n_div(g, e, n_expand(g, sum, &s))); /* 0 also where the sum is NaN */
 }
 
@@ -361,8 +363,8 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
     bool half = dtype != n->dtype;
     dp = attention_where_unmasked(g, mask, half ? n_cast(g, dp, dtype) : dp);
     ref mean = along_keys(g, OP_sum, n_mul(g, p, dp), &s);
-    ref ds = n_mul(g, n_mul(g, p, n_sub(g, dp, n_expand(g, mean, &s))),
-                   n_k(g, p, dtype_value(KL_F64, n->attr.attention.scale)));
+    ref scale = n_k(g, p, dtype_value(KL_F64, n->attr.attention.scale));
+    ref ds = n_mul(g, n_mul(g, p, n_sub(g, dp, n_expand(g, mean, &s))), scale);
     ds = attention_where_unmasked(g, mask, ds);
     ref pn = half ? n_cast(g, p, n->dtype) : p, dsn = half ? n_cast(g, ds, n->dtype) : ds;
     din[Q] = attention_product(g, n, dsn, attention_finite(g, mask, n->in[K]), 1, 0);
@@ -417,8 +419,8 @@ void vjp_attention_stats(struct graph *g, ref y, ref dy, ref *din)
         return;
     const struct shape s = *node_shape(g, p);
     ref inverse = n_slice(g, y, s.rank - 1, 1, 1, 1), d = n_slice(g, dy, s.rank - 1, 1, 1, 1);
-    ref ds = n_mul(g, n_mul(g, p, n_expand(g, n_neg(g, n_mul(g, inverse, d)), &s)),
-                   n_k(g, p, dtype_value(KL_F64, n.attr.attention.scale)));
+    ref scale = n_k(g, p, dtype_value(KL_F64, n.attr.attention.scale));
+    ref ds = n_mul(g, n_mul(g, p, n_expand(g, n_neg(g, n_mul(g, inverse, d)), &s)), scale);
     ds = attention_where_unmasked(g, mask, ds);
     ref q = attention_finite(g, mask, n_cast(g, n.in[Q], n.dtype));
     ref k = attention_finite(g, mask, n_cast(g, n.in[K], n.dtype));

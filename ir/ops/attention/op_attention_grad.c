@@ -160,7 +160,8 @@ void n_attention_gradient(struct graph *g, ref y, ref dy, ref din[3])
     stats.attr.attention.scale = n.attr.attention.scale;
     stats.attr.attention.causal = n.attr.attention.causal;
     ref kept = graph_add(g, &stats, NULL);
-    ref delta = n_reduce(g, OP_sum, n_mul(g, n_cast(g, y, dtype), n_cast(g, dy, dtype)), 1u << last);
+    ref wide_dy = n_cast(g, dy, dtype), product = n_mul(g, n_cast(g, y, dtype), wide_dy);
+    ref delta = n_reduce(g, OP_sum, product, 1u << last);
     struct node grad = {.op = OP_attention_grad, .nin = mask ? 4 : 3, .attr = stats.attr};
     grad.in[X] = n_concat(g, (ref[]){n.in[0], dy}, 2, last);
     grad.in[Y] = n_concat(g, (ref[]){n.in[1], n.in[2]}, 2, last);
