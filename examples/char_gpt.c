@@ -174,7 +174,7 @@ static bool sample_init(struct run *r)
     kl_tensor id = kl_input(r->device, KL_I32, 2, (int64_t[]){1, 1}, &zero);
     kl_tensor seed = kl_scalar(r->device, KL_U64, 0);
     kl_set_name(seed, "seed");
-    kl_tensor at = r->cache.used; /* its value before the step */
+    kl_tensor at = kl_reshape(r->cache.used, 0, NULL); /* its value before the step */
     kl_tensor logits = kl_reshape(gpt_logits(&r->gpt, id, &r->cache), 2, (int64_t[]){1, r->text.classes});
     kl_keep(kl_categorical(kl_mul_scalar(logits, 1 / o->temperature), 1, kl_random_fold_in(seed, at)));
     kl_nn_cache_advance(&r->cache, 1);

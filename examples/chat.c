@@ -3,9 +3,11 @@
  *     chat model.gguf
  *     chat model.gguf --session talk.safetensors        goes on where it was left
  *     chat model.gguf --conversations 3                 three at once: line by line to each in turn
+ *     chat model.gguf --cache q8_0                      keys and values in a quarter of the memory
  *
- * Answers appear as they are made; Ctrl-C ends an answer, and at the prompt the program.  Read record_step, prefill and
- * answer first; the rest is text, files and options. */
+ * Conversations are the rows of one cache: each prompt runs by itself, then a step makes the next token of all answers.
+ * Answers appear as they are made; Ctrl-C ends an answer, and at the prompt the program.  Read record_step, run_prompt
+ * and answer first; the rest is text, files and options. */
 #define _POSIX_C_SOURCE 200809L
 #include "flags.h"
 #include "llm/llm.h"
@@ -19,15 +21,14 @@ enum { PIECE = 64, MAX_CONVERSATIONS = 16, LINE = 1 << 16 }; /* PIECE: tokens of
 
 struct options {
     double length, answer, bytes, temperature, top_k, top_p, seed, conversations;
-    const char *session, *system, *family, *adapters, *device;
+    const char *session, *system, *family, *adapters, *device, *cache;
 };
 
-/* A conversation: the tokens so far, and the keys and values of those from 0 to at - 1. */
+/* A conversation: the tokens so far, of which row `row` of the cache has the first cache.at[row]. */
 struct talk {
-    struct llm_cache cache;
-    kl_step *prompt, *token;
+    int64_t row;
     int32_t *ids;
-    int64_t count, at;
+    int64_t count;
     int64_t answer_from;   /* the first token of the answer that is being made */
     int64_t printed;       /* bytes of it that the terminal has */
     bool open;             /* an answer is being made */
@@ -39,6 +40,8 @@ struct chat {
     kl_tokenizer *tokenizer;
     kl_chat_family family;
     kl_params *adapters;
+    kl_nn_cache cache;
+    kl_step *prompt, *token; /* of a piece of one prompt, and of one token of each conversation */
     struct talk talk[MAX_CONVERSATIONS];
     int talks;
 };
@@ -55,56 +58,82 @@ static double now(void)
 
 /* ---- the model's steps ---- */
 
-/* A step that stores the keys and values of n tokens, ids i32 [1, n], from position `at`, i32 [1], on, and gives the
- * token behind number `last`, i32 [1], of them. */
-static kl_step *record_step(const struct chat *c, struct llm_cache *cache, int64_t n)
+/* A step that stores the first `counts`, i32 [rows], of n tokens of so many conversations, ids i32 [rows, n], and gives
+ * the token behind each one's last.  Where these are not all conversations, a third input says which rows they are. */
+static kl_step *record_step(struct chat *c, int64_t n, int64_t rows)
 {
-    int32_t zeros[PIECE] = {0};
+    int32_t zeros[PIECE + MAX_CONVERSATIONS] = {0};
     const struct llm *m = &c->model;
     kl_trace_begin(n == 1 ? "token" : "prompt");
-    kl_tensor ids = kl_input(m->device, KL_I32, 2, (int64_t[]){1, n}, zeros);
-    kl_tensor at = kl_input(m->device, KL_I32, 1, (int64_t[]){1}, zeros);
-    kl_tensor last = kl_input(m->device, KL_I32, 1, (int64_t[]){1}, zeros);
-    kl_tensor hidden = llm_hidden(m, ids, at, cache);
-    kl_tensor logits = kl_squeeze(llm_logits(m, kl_take(hidden, 1, last)), 0);
-    kl_tensor seed = kl_random_fold_in(kl_scalar(m->device, KL_U64, c->opt.seed), kl_sum_all(kl_add(at, last)));
+    kl_tensor ids = kl_input(m->device, KL_I32, 2, (int64_t[]){rows, n}, zeros);
+    kl_tensor counts = kl_input(m->device, KL_I32, 1, &rows, zeros);
+    kl_tensor which = rows < c->talks ? kl_input(m->device, KL_I32, 1, &rows, zeros) : kl_none;
+    kl_nn_cache_select(&c->cache, which, counts);
+    kl_tensor last = kl_sub_scalar(counts, 1);
+    kl_tensor position = kl_add(kl_squeeze(kl_nn_positions(m->device, 1, &c->cache), 1), last);
+    kl_tensor hidden = llm_hidden(m, ids, &c->cache);
+    kl_tensor logits = kl_squeeze(llm_logits(m, n == 1 ? hidden : kl_take(hidden, 1, last)), 1);
+    kl_tensor seeds = kl_random_fold_in(kl_scalar(m->device, KL_U64, c->opt.seed), position);
     kl_sample_options sample = {.temperature = c->opt.temperature, .top_k = (int64_t)c->opt.top_k,
                                 .top_p = c->opt.top_p};
-    kl_keep(kl_sample(logits, seed, &sample));
-    return kl_trace_end_step(3, (kl_tensor[]){ids, at, last});
+    kl_keep(kl_sample(logits, seeds, &sample));
+    return kl_trace_end_step(which.id ? 3 : 2, (kl_tensor[]){ids, counts, which});
 }
 
-/* Runs n tokens from number t->at on, of which a step takes `room`.  Returns the token behind them, or -1. */
-static int32_t run_step(const struct chat *c, struct talk *t, kl_step *step, int32_t n, int64_t room)
+/* Runs a step on n conversations, counts[i] tokens of each; next[i] is the one behind.  false: it is cancelled, or it
+ * failed; nothing has changed. */
+static bool run_step(struct chat *c, kl_step *step, int64_t n, struct talk *talks, const int64_t *counts, int32_t *next)
 {
-    int32_t padded[PIECE] = {0}, at = (int32_t)t->at, last = n - 1;
-    memcpy(padded, t->ids + t->at, (size_t)n * sizeof *padded);
+    int32_t ids[PIECE + MAX_CONVERSATIONS] = {0}, more[MAX_CONVERSATIONS], which[MAX_CONVERSATIONS];
+    int64_t rows[MAX_CONVERSATIONS], room = step == c->token ? 1 : PIECE;
+    for (int64_t i = 0; i < n; i++) {
+        rows[i] = talks[i].row, which[i] = (int32_t)rows[i], more[i] = (int32_t)counts[i];
+        memcpy(ids + i * room, talks[i].ids + c->cache.at[rows[i]], (size_t)counts[i] * sizeof *ids);
+    }
     kl_device device = c->model.device;
-    kl_tensor next, in[3] = {kl_input(device, KL_I32, 2, (int64_t[]){1, room}, padded),
-                             kl_input(device, KL_I32, 1, (int64_t[]){1}, &at),
-                             kl_input(device, KL_I32, 1, (int64_t[]){1}, &last)};
-    int32_t token = -1;
-    if (kl_step_run(step, 3, in, 0, NULL, 1, &next) == KL_OK) {
-        token = (int32_t)kl_item_i64(next);
-        kl_release(next);
-        t->at += n;
+    int64_t inputs = n < c->talks ? 3 : 2;
+    kl_tensor y, in[3] = {kl_input(device, KL_I32, 2, (int64_t[]){n, room}, ids),
+                          kl_input(device, KL_I32, 1, &n, more),
+                          inputs == 3 ? kl_input(device, KL_I32, 1, &n, which) : kl_none};
+    bool ok = kl_step_run(step, inputs, in, 0, NULL, 1, &y) == KL_OK;
+    if (ok) {
+        ok = kl_nn_cache_count(&c->cache, n, rows, counts) == KL_OK &&
+             kl_read(y, next, (size_t)n * sizeof *next) == KL_OK;
+        kl_release(y);
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < inputs; i++)
         kl_release(in[i]);
-    return token;
+    return ok;
 }
 
-/* Runs the tokens that the cache does not have yet, and appends the next one, unless it is cancelled. */
-static bool run_tokens(const struct chat *c, struct talk *t)
+static int64_t left(const struct chat *c, const struct talk *t) { return t->count - c->cache.at[t->row]; }
+
+/* Runs the tokens that the cache does not have yet, and appends the next one. */
+static bool run_prompt(struct chat *c, struct talk *t)
 {
-    int32_t token = -1;
-    while (t->at < t->count) {
-        int64_t left = t->count - t->at, n = left < PIECE ? left : PIECE;
-        token = left == 1 ? run_step(c, t, t->token, 1, 1) : run_step(c, t, t->prompt, (int32_t)n, PIECE);
-        if (token < 0)
-            return kl_last_error_code() == KL_ERR_CANCELLED || llm_fail("chat", kl_last_error());
+    int32_t next;
+    while (left(c, t) > 1) {
+        int64_t n = left(c, t) < PIECE ? left(c, t) : PIECE;
+        if (!run_step(c, c->prompt, 1, t, &n, &next))
+            return false;
     }
-    t->ids[t->count++] = token;
+    if (!left(c, t))
+        t->ids[t->count++] = next;
+    return true;
+}
+
+/* Runs one token of all open conversations, and appends the next ones. */
+static bool run_tokens(struct chat *c)
+{
+    int64_t counts[MAX_CONVERSATIONS];
+    int32_t next[MAX_CONVERSATIONS];
+    for (int i = 0; i < c->talks; i++)
+        counts[i] = c->talk[i].open;
+    if (!run_step(c, c->token, c->talks, c->talk, counts, next))
+        return false;
+    for (int i = 0; i < c->talks; i++)
+        if (c->talk[i].open)
+            c->talk[i].ids[c->talk[i].count++] = next[i];
     return true;
 }
 
@@ -171,35 +200,42 @@ static void print_answer(const struct chat *c, struct talk *t, bool whole)
     t->printed = end;
 }
 
-/* Makes the answers of all open conversations, a token of each in turn.  One alone is printed as it comes. */
+/* Shows the token that was appended last; the answer may end with it. */
+static void show_token(const struct chat *c, struct talk *t)
+{
+    bool end = is_end(c, t->ids[t->count - 1]) || t->count - t->answer_from >= (int64_t)c->opt.answer ||
+               t->count >= c->cache.length;
+    if (c->talks > 1 && end)
+        printf("[%d] ", (int)t->row + 1);
+    if (c->talks == 1 || end)
+        print_answer(c, t, end);
+    if (end)
+        putchar('\n');
+    t->open = !end;
+}
+
+/* Makes the answers of all open conversations.  One alone is printed as it comes. */
 static bool answer(struct chat *c)
 {
-    int64_t tokens = 0, open = 0, most = (int64_t)c->opt.answer;
+    int64_t tokens = 0, open = 1;
     double start = now(), first = 0;
-    for (int i = 0; i < c->talks; i++)
-        open += c->talk[i].open;
-    while (open && !kl_is_cancelled(stop))
-        for (int i = 0; i < c->talks && !kl_is_cancelled(stop); i++) {
+    bool ok = true;
+    for (; open && ok; first = first > 0 ? first : now()) {
+        open = 0;
+        for (int i = 0; i < c->talks && ok; i++) {
             struct talk *t = &c->talk[i];
-            if (!t->open)
-                continue;
-            if (!run_tokens(c, t))
-                return false;
-            if (kl_is_cancelled(stop))
-                break;
-            first = tokens++ ? first : now();
-            bool end = is_end(c, t->ids[t->count - 1]) || t->count - t->answer_from >= most ||
-                       t->count >= t->cache.length - PIECE;
-            if (c->talks == 1 || end) {
-                if (c->talks > 1)
-                    printf("[%d] ", i + 1);
-                print_answer(c, t, end);
-            }
-            if (end) {
-                putchar('\n');
-                t->open = false, open--;
-            }
+            if (t->open && left(c, t) > 1 && (ok = run_prompt(c, t)) && t->count > t->answer_from)
+                show_token(c, t), tokens++;
+            open += t->open;
         }
+        if (!open || !ok || !(ok = run_tokens(c)))
+            break;
+        for (int i = 0; i < c->talks; i++)
+            if (c->talk[i].open)
+                show_token(c, &c->talk[i]), tokens++;
+    }
+    if (!ok && kl_last_error_code() != KL_ERR_CANCELLED)
+        return llm_fail("chat", kl_last_error());
     for (int i = 0; i < c->talks; i++)
         if (c->talk[i].open)
             c->talk[i].open = false, putchar('\n');
@@ -214,64 +250,19 @@ static bool answer(struct chat *c)
 
 static bool session_write(const struct chat *c, const struct talk *t, const char *path)
 {
-    int64_t n = 2 * t->cache.layers + 1;
-    kl_file_item *items = calloc((size_t)n, sizeof *items);
-    char (*names)[32] = calloc((size_t)n, sizeof *names);
-    bool ok = items && names;
-    for (int64_t i = 0; ok && i < n - 1; i++) {
-        snprintf(names[i], sizeof names[i], "%s.%" PRId64, i < t->cache.layers ? "k" : "v", i % t->cache.layers);
-        items[i] = (kl_file_item){.name = names[i], .tensor = kl_narrow(t->cache.k[i], 2, 0, t->at)};
-    }
-    if (ok) {
-        items[n - 1] = (kl_file_item){.name = "tokens", .dtype = KL_I32, .rank = 1, .dims = &t->count, .data = t->ids};
-        ok = kl_file_write(path, KL_FILE_SAFETENSORS, n, items, 0, NULL) == KL_OK;
-    }
-    for (int64_t i = 0; items && i < n - 1; i++)
-        kl_release(items[i].tensor);
-    free(items), free(names);
-    (void)c;
-    return ok || llm_fail(path, kl_last_error());
+    return kl_nn_cache_save(&c->cache, t->row, path, llm_hash(&c->model), t->count, t->ids) == KL_OK ||
+           llm_fail(path, kl_last_error());
 }
 
-/* Puts the file's keys and values into the cache. */
-static bool session_read(const struct chat *c, struct talk *t, const char *path)
+static bool session_read(struct chat *c, struct talk *t, const char *path)
 {
-    kl_file *f = kl_file_open(path);
-    kl_file_entry e;
-    int64_t i = f ? kl_file_find(f, "tokens") : -1, room = (int64_t)c->opt.length;
-    bool ok = i >= 0 && kl_file_get(f, i, &e) == KL_OK && e.dtype == KL_I32 && e.rank == 1 && e.dims[0] < room;
-    if (ok) {
-        memcpy(t->ids, kl_file_data(f, "tokens"), (size_t)e.dims[0] * sizeof *t->ids);
-        t->count = e.dims[0];
-    }
-    for (int64_t k = 0; ok && k < 2 * t->cache.layers; k++) {
-        char name[32];
-        snprintf(name, sizeof name, "%s.%" PRId64, k < t->cache.layers ? "k" : "v", k % t->cache.layers);
-        kl_tensor part = kl_file_tensor(f, c->model.device, name);
-        int64_t dims[KL_MAX_RANK] = {0};
-        ok = kl_check(part) == KL_OK && kl_shape(part, dims) == 4 && dims[2] <= t->count;
-        t->at = dims[2];
-        kl_trace_begin("session");
-        kl_assign(t->cache.k[k], kl_dynamic_update(t->cache.k[k], part, (kl_tensor[4]){{0}}));
-        ok = kl_trace_end() == KL_OK && ok;
-        kl_release(part);
-    }
-    kl_file_close(f);
-    return ok || llm_fail(path, *kl_last_error() ? kl_last_error() : "not a session of this model, or a longer one");
+    int64_t room = (int64_t)c->opt.length;
+    if (kl_nn_cache_load(&c->cache, t->row, path, llm_hash(&c->model), room, t->ids, &t->count) != KL_OK)
+        return llm_fail(path, kl_last_error());
+    return t->count < room || llm_fail(path, "a longer conversation; --length N makes room");
 }
 
 /* ---- the program ---- */
-
-static bool talk_init(struct chat *c, struct talk *t)
-{
-    int64_t length = (int64_t)c->opt.length;
-    t->ids = calloc((size_t)length + PIECE, sizeof *t->ids);
-    if (!t->ids || !llm_cache_init(&t->cache, &c->model, 1, length + PIECE))
-        return false;
-    t->prompt = record_step(c, &t->cache, PIECE);
-    t->token = t->prompt ? record_step(c, &t->cache, 1) : NULL;
-    return t->token || llm_fail("chat", kl_last_error());
-}
 
 static bool chat_open(struct chat *c, const char *path)
 {
@@ -292,21 +283,27 @@ static bool chat_open(struct chat *c, const char *path)
         return false;
     c->model.bytes = c->opt.bytes > 0;
     c->talks = (int)c->opt.conversations;
-    for (int i = 0; i < c->talks; i++)
-        if (!talk_init(c, &c->talk[i]))
-            return false;
+    if (!llm_cache_init(&c->cache, &c->model, c->talks, (int64_t)c->opt.length, c->opt.cache))
+        return false;
+    for (int i = 0; i < c->talks; i++) {
+        c->talk[i].row = i;
+        if (!(c->talk[i].ids = calloc((size_t)c->opt.length + PIECE, sizeof *c->talk[i].ids)))
+            return llm_fail("chat", "out of memory");
+    }
+    c->prompt = record_step(c, PIECE, 1);
+    c->token = c->prompt ? record_step(c, 1, c->talks) : NULL;
+    if (!c->token)
+        return llm_fail("chat", kl_last_error());
     const char *session = c->opt.session;
     return !session || access(session, F_OK) != 0 || session_read(c, &c->talk[0], session);
 }
 
 static void chat_close(struct chat *c)
 {
-    for (int i = 0; i < c->talks; i++) {
-        struct talk *t = &c->talk[i];
-        kl_step_free(t->prompt), kl_step_free(t->token);
-        llm_cache_deinit(&t->cache);
-        free(t->ids);
-    }
+    kl_step_free(c->prompt), kl_step_free(c->token);
+    kl_nn_cache_deinit(&c->cache);
+    for (int i = 0; i < c->talks; i++)
+        free(c->talk[i].ids);
     kl_tokenizer_close(c->tokenizer);
     llm_close(&c->model);
     kl_params_free(c->adapters);
@@ -354,6 +351,7 @@ int main(int argc, char **argv)
         {"conversations", "at once, 1 to 16", &o->conversations, NULL},
         {"session", "a file that keeps the first conversation", NULL, &o->session},
         {"adapters", "a file of fine_tune", NULL, &o->adapters},
+        {"cache", "type of keys and values: f32, f16, q8_0", NULL, &o->cache},
         {"family", "llama3, chatml, mistral, gemma, llama2; as the tokenizer shows", NULL, &o->family},
         {"system", "what the model is told before", NULL, &o->system}, {"device", "cpu, cuda:0, ..", NULL, &o->device},
         {NULL, NULL, NULL, NULL}};
@@ -367,7 +365,7 @@ int main(int argc, char **argv)
     struct sigaction action = {.sa_handler = interrupt}; /* without SA_RESTART: it ends reading a line, too */
     sigaction(SIGINT, &action, NULL);
     bool ok = chat_open(&c, argv[1]) && chat_run(&c);
-    if (ok && o->session && c.talk[0].at)
+    if (ok && o->session && c.talk[0].count)
         ok = session_write(&c, &c.talk[0], o->session);
     chat_close(&c);
     kl_cancel_token_free(stop);

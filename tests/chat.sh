@@ -83,6 +83,6 @@ cp "$scratch/both" "$scratch/kept"
 echo 'be quiet<|im_end|>' >"$scratch/both"
 says 'im_end' "$B/examples/chat" "$scratch/model.gguf"
 cp "$scratch/kept" "$scratch/both"
-says 'neither' "$B/examples/chat" "$scratch/model.gguf" --session "$scratch/s"
+says "no safetensors\|neither\|format" "$B/examples/chat" "$scratch/model.gguf" --session "$scratch/s"
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]

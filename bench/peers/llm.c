@@ -1,6 +1,6 @@
 /* A Llama of 1.24 billion random parameters (the shape of Llama 3.2 1B) beside llama.cpp, in alternation, on one and on
- * two threads: a prompt of 256 tokens, and one token more behind it, with weights of each type, and activations of 8
- * bits beside those of blocks.  A row's baseline is llama.cpp, its ratio that one's time over Kiln's; its limit is
+ * two threads: a prompt of 256 tokens, one token more behind it, and one token of each of 16 sequences at once, with
+ * weights of each type, and activations of 8 bits beside those of blocks.  A row's baseline is llama.cpp, its ratio that one's time over Kiln's; its limit is
  * reading the weights once at the speed of memory.
  *
  * It writes its models, GGUF files, into the folder that KILN_TEST_LLM names (6 GB).  llama.cpp runs in a process of
@@ -15,7 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PROMPT = 256, TOKENS = 16, ROUNDS = 5, STREAM = 1 << 25 };
+enum { PROMPT = 256, TOKENS = 16, SEQUENCES = 16, BEFORE = 32, ROUNDS = 5, STREAM = 1 << 25 };
+enum work { TOKEN, WHOLE_PROMPT, BATCH, WORKS }; /* BATCH: behind BEFORE tokens of each sequence */
+static const char *const works[WORKS] = {"token", "prompt", "batch"};
 
 struct llama_shape { int64_t layers, width, heads, kv_heads, hidden, vocabulary; };
 static const struct llama_shape large = {16, 2048, 32, 8, 8192, 128256}, small = {2, 256, 4, 2, 512, 512};
@@ -131,36 +133,60 @@ static bool model_path(const struct bench *b, const char *type, char path[512])
 
 struct run {
     struct llm m;
-    struct llm_cache cache;
-    kl_step *prompt, *token;
+    kl_nn_cache cache[2];     /* of one sequence, of SEQUENCES */
+    kl_step *step[WORKS];
     int32_t ids[PROMPT];
 };
 
-/* The step of n tokens: their ids i32 [1, n] and the position of the first, i32 [1], give the most likely next one. */
-static kl_step *record_step(struct run *r, int64_t n)
+static kl_nn_cache *cache_of(struct run *r, enum work w) { return &r->cache[w == BATCH]; }
+static int64_t tokens_at_once(enum work w) { return w == WHOLE_PROMPT ? PROMPT : 1; }
+
+/* The step of n tokens of each sequence: their ids, i32 [B, n], give the most likely next ones. */
+static kl_step *record_step(struct run *r, enum work w)
 {
-    int32_t zero = 0;
-    kl_trace_begin(n == 1 ? "token" : "prompt");
-    kl_tensor ids = kl_input(r->m.device, KL_I32, 2, (int64_t[]){1, n}, r->ids);
-    kl_tensor at = kl_input(r->m.device, KL_I32, 1, (int64_t[]){1}, &zero);
-    kl_tensor hidden = llm_hidden(&r->m, ids, at, &r->cache);
-    kl_keep(kl_argmax(llm_logits(&r->m, kl_narrow(hidden, 1, n - 1, 1)), -1));
-    return kl_trace_end_step(2, (kl_tensor[]){ids, at});
+    int64_t dims[2] = {cache_of(r, w)->batch, tokens_at_once(w)};
+    kl_trace_begin(works[w]);
+    kl_tensor ids = kl_input(r->m.device, KL_I32, 2, dims, r->ids);
+    kl_tensor hidden = llm_hidden(&r->m, ids, cache_of(r, w));
+    kl_keep(kl_argmax(llm_logits(&r->m, kl_narrow(hidden, 1, dims[1] - 1, 1)), -1));
+    kl_step *step = kl_trace_end_step(1, &ids);
+    memset(cache_of(r, w)->at, 0, (size_t)dims[0] * sizeof *cache_of(r, w)->at); /* it has not run */
+    return step;
 }
 
-static bool run_step(const struct run *r, kl_step *step, int64_t n, int32_t at)
+static bool run_step(struct run *r, enum work w)
 {
-    kl_tensor next, in[2] = {kl_input(r->m.device, KL_I32, 2, (int64_t[]){1, n}, r->ids),
-                             kl_input(r->m.device, KL_I32, 1, (int64_t[]){1}, &at)};
-    bool ok = kl_step_run(step, 2, in, 0, NULL, 1, &next) == KL_OK && kl_item_i64(next) >= 0;
-    kl_release(in[0]), kl_release(in[1]), kl_release(next);
+    kl_nn_cache *cache = cache_of(r, w);
+    int64_t dims[2] = {cache->batch, tokens_at_once(w)}, counts[SEQUENCES];
+    int32_t next[SEQUENCES];
+    for (int i = 0; i < SEQUENCES; i++)
+        counts[i] = dims[1];
+    kl_tensor y, in = kl_input(r->m.device, KL_I32, 2, dims, r->ids);
+    bool ok = kl_nn_cache_count(cache, dims[0], NULL, counts) == KL_OK &&
+              kl_step_run(r->step[w], 1, &in, 0, NULL, 1, &y) == KL_OK;
+    kl_release(in);
+    if (!ok)
+        return false;
+    ok = kl_read(y, next, (size_t)dims[0] * sizeof *next) == KL_OK && next[0] >= 0;
+    kl_release(y);
+    return ok;
+}
+
+/* The sequences have their first n tokens only. */
+static bool go_back(struct run *r, enum work w, int64_t n)
+{
+    kl_nn_cache *cache = cache_of(r, w);
+    bool ok = true;
+    for (int64_t row = 0; row < cache->batch; row++)
+        ok = ok && kl_nn_cache_truncate(cache, row, n) == KL_OK;
     return ok;
 }
 
 static void run_close(struct run *r)
 {
-    kl_step_free(r->prompt), kl_step_free(r->token);
-    llm_cache_deinit(&r->cache);
+    for (int w = 0; w < WORKS; w++)
+        kl_step_free(r->step[w]);
+    kl_nn_cache_deinit(&r->cache[0]), kl_nn_cache_deinit(&r->cache[1]);
     llm_close(&r->m);
 }
 
@@ -172,21 +198,27 @@ static bool run_open(struct run *r, kl_device device, const char *path)
     r->m.bytes = true;
     for (int i = 0; i < PROMPT; i++)
         r->ids[i] = (int32_t)((i * 7919 + 13) % r->m.vocabulary);
-    if (!llm_cache_init(&r->cache, &r->m, 1, PROMPT + TOKENS * 2))
+    if (!llm_cache_init(&r->cache[0], &r->m, 1, PROMPT + TOKENS, "f16") ||
+        !llm_cache_init(&r->cache[1], &r->m, SEQUENCES, BEFORE + TOKENS, "f16"))
         return false;
-    r->prompt = record_step(r, PROMPT);
-    r->token = r->prompt ? record_step(r, 1) : NULL;
-    return r->token && run_step(r, r->prompt, PROMPT, 0) && run_step(r, r->token, 1, PROMPT);
+    bool ok = true;
+    for (int w = 0; w < WORKS && ok; w++)
+        ok = (r->step[w] = record_step(r, w)) != NULL;
+    ok = ok && run_step(r, WHOLE_PROMPT) && run_step(r, TOKEN);
+    for (int i = 0; i < BEFORE && ok; i++)
+        ok = run_step(r, BATCH);
+    return ok;
 }
 
-/* Seconds of a prompt, or of a token. */
-static double kiln_turn(const struct run *r, bool prompt)
+/* Seconds of a prompt, of a token, or of a token of each sequence. */
+static double kiln_turn(struct run *r, enum work w)
 {
+    int n = w == WHOLE_PROMPT ? 1 : TOKENS;
+    bool ok = go_back(r, w, w == WHOLE_PROMPT ? 0 : w == TOKEN ? PROMPT : BEFORE);
     double start = measure_now();
-    bool ok = true;
-    for (int i = 0; i < (prompt ? 1 : TOKENS); i++)
-        ok = ok && run_step(r, prompt ? r->prompt : r->token, prompt ? PROMPT : 1, prompt ? 0 : PROMPT + i);
-    return ok ? (measure_now() - start) / (prompt ? 1 : TOKENS) : -1;
+    for (int i = 0; i < n; i++)
+        ok = ok && run_step(r, w);
+    return ok ? (measure_now() - start) / n : -1;
 }
 
 /* ---- rows ---- */
@@ -228,25 +260,25 @@ static bool measure_type(struct bench *b, kl_device device, const char *type, in
         return false;
     bool ok = run_open(&r, device, path);
     start_llamacpp(&p, threads);
-    for (int prompt = 0; prompt < 2 && ok; prompt++) {
+    for (int w = 0; w < WORKS && ok; w++) {
         struct samples own = {0}, peer = {0}, limit = {0};
         double ratios[ROUNDS];
         int n = 0, rounds = bench_rounds(b, ROUNDS);
         for (int i = 0; i < rounds && ok; i++) {
-            double took = kiln_turn(&r, prompt), other = -1;
+            double took = kiln_turn(&r, w), other = -1;
             ok = took > 0;
             samples_add(&own, took);
             samples_add(&limit, read_time(array, weight_bytes(&r.m)));
-            if (peer_ask(&p, line, sizeof line, "%d %s %d %s", threads, prompt ? "prompt" : "token",
-                         prompt ? PROMPT : TOKENS, path))
+            if (peer_ask(&p, line, sizeof line, "%d %s %d %s", threads, works[w],
+                         w == WHOLE_PROMPT ? PROMPT : TOKENS, path))
                 other = strtod(line, NULL);
             if (other > 0) {
                 samples_add(&peer, other);
                 ratios[n++] = other / took;
             }
         }
-        snprintf(name, sizeof name, "%s-%s", prompt ? "prompt" : "token", type);
-        double least = prompt ? 0 : samples_median(&limit) * 1e6;
+        snprintf(name, sizeof name, "%s-%s", works[w], type);
+        double least = w == WHOLE_PROMPT ? 0 : samples_median(&limit) * 1e6;
         struct result *row = bench_add(b, name, "kiln", threads, &own, "us", 0, least);
         if (n) {
             bench_baseline(row, "llama.cpp", measure_quantile(ratios, n, 0.5));

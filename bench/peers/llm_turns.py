@@ -1,11 +1,12 @@
-"""llama.cpp's turns for bench/peers/llm.c: reads lines "THREADS prompt|token COUNT PATH", prints the seconds of a prompt
-of COUNT tokens, or of each of COUNT tokens behind one of 256."""
+"""llama.cpp's turns for bench/peers/llm.c: reads lines "THREADS prompt|token|batch COUNT PATH", prints the seconds of a
+prompt of COUNT tokens, of each of COUNT tokens behind one of 256, or of each of COUNT tokens of 16 sequences at once,
+behind 32 of each."""
 import sys
 import time
 
 import llama_cpp as l
 
-PROMPT = 256
+PROMPT, SEQUENCES, BEFORE = 256, 16, 32
 contexts = {}
 
 
@@ -15,7 +16,9 @@ def context(path, threads):
         model_options.n_gpu_layers = 0
         model = l.llama_model_load_from_file(path.encode(), model_options)
         options = l.llama_context_default_params()
-        options.n_ctx = 2 * PROMPT
+        options.n_ctx = 4 * PROMPT
+        options.n_seq_max = SEQUENCES
+        options.kv_unified = True
         options.n_batch = options.n_ubatch = PROMPT
         options.n_threads = options.n_threads_batch = threads
         contexts[path, threads] = l.llama_init_from_model(model, options)
@@ -27,6 +30,18 @@ def decode(made, tokens):
     if l.llama_decode(made, l.llama_batch_get_one(array, len(tokens))):
         sys.exit("llama_decode failed")
     l.llama_synchronize(made)
+
+
+def decode_sequences(made, position):
+    batch = l.llama_batch_init(SEQUENCES, 0, 1)
+    batch.n_tokens = SEQUENCES
+    for i in range(SEQUENCES):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = 7, position, 1, 1
+        batch.seq_id[i][0] = i
+    if l.llama_decode(made, batch):
+        sys.exit("llama_decode failed")
+    l.llama_synchronize(made)
+    l.llama_batch_free(batch)
 
 
 def clear(made):
@@ -50,8 +65,15 @@ for line in sys.stdin:
         decode(made, prompt[:count])
         print(time.perf_counter() - start, flush=True)
         continue
-    decode(made, prompt)
+    if what == "batch":
+        for i in range(BEFORE):
+            decode_sequences(made, i)
+    else:
+        decode(made, prompt)
     start = time.perf_counter()
     for i in range(count):
-        decode(made, [7])
+        if what == "batch":
+            decode_sequences(made, BEFORE + i)
+        else:
+            decode(made, [7])
     print((time.perf_counter() - start) / count, flush=True)

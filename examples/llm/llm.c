@@ -1,6 +1,5 @@
-/* Recording the layers of a language model, and its cache: see llm.h. */
+/* Recording the layers of a language model: see llm.h. */
 #include "llm.h"
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,30 +41,14 @@ void llm_close(struct llm *m)
     *m = (struct llm){0};
 }
 
-/* ---- the cache ---- */
-
-void llm_cache_deinit(struct llm_cache *cache)
+bool llm_cache_init(kl_nn_cache *cache, const struct llm *m, int64_t rows, int64_t length, const char *type)
 {
-    for (int64_t i = 0; cache->k && i < 2 * cache->layers; i++)
-        release(cache->k[i]);
-    free(cache->k);
-    *cache = (struct llm_cache){0};
-}
-
-bool llm_cache_init(struct llm_cache *cache, const struct llm *m, int64_t rows, int64_t length)
-{
-    int64_t dims[4] = {rows, m->kv_heads, length, m->head_width};
-    *cache = (struct llm_cache){.layers = m->layers, .rows = rows, .length = length};
-    cache->k = calloc((size_t)m->layers * 2, sizeof *cache->k);
-    bool ok = cache->k || llm_fail("cache", "out of memory");
-    cache->v = ok ? cache->k + m->layers : NULL;
-    for (int64_t i = 0; ok && i < 2 * m->layers; i++) {
-        cache->k[i] = kl_keep(kl_zeros(m->device, KL_F32, 4, dims));
-        ok = kl_check(cache->k[i]) == KL_OK || llm_fail("cache", kl_last_error());
-    }
-    if (!ok)
-        llm_cache_deinit(cache);
-    return ok;
+    kl_nn_cache_options options = {.q8_0 = type && !strcmp(type, "q8_0")};
+    bool half = type && !strcmp(type, "f16");
+    if (type && !half && !options.q8_0 && strcmp(type, "f32") != 0)
+        return llm_fail(type, "not a type of caches: f32, f16, q8_0");
+    return kl_nn_cache_init_with(cache, m->device, half ? KL_F16 : KL_F32, (int)m->layers, rows, m->kv_heads, length,
+                                 m->head_width, &options) == KL_OK || llm_fail("cache", kl_last_error());
 }
 
 /* ---- layers ---- */
@@ -107,13 +90,13 @@ static kl_tensor cap(kl_tensor x, double limit)
     return limit > 0 ? kl_mul_scalar(kl_tanh(kl_mul_scalar(x, 1 / limit)), limit) : x;
 }
 
-/* x: [B, H, L, D] at positions [B, L] -> the same with the first m->rotated elements of each head rotated. */
+/* x: [B, H, L, D] at positions [L] or [B, L] -> the same with the first m->rotated elements of each head rotated. */
 static kl_tensor rotate(const struct llm *m, const struct llm_layer *l, kl_tensor x, kl_tensor positions)
 {
-    int64_t half = m->rotated / 2, rest = m->head_width - m->rotated;
-    kl_nn_rotary_options options = {.base = l->rotary_base, .interleaved = m->interleaved, .factors = m->frequencies};
-    if (l->rotary_scale != 1) /* divisors that are all the same */
-        options.factors = kl_full(m->device, KL_F32, 1, &half, 1 / l->rotary_scale);
+    int64_t rest = m->head_width - m->rotated;
+    kl_nn_rotary_options options = {.base = l->rotary_base, .interleaved = m->interleaved};
+    if (!l->unscaled)
+        options.factors = m->frequencies, options.attention_factor = m->rotary_factor;
     if (!rest)
         return kl_nn_rotary_with(x, positions, &options);
     kl_tensor rotated = kl_nn_rotary_with(kl_narrow(x, -1, 0, m->rotated), positions, &options);
@@ -129,58 +112,16 @@ static kl_tensor split_heads(const struct llm *m, kl_tensor x, int64_t heads)
     return kl_permute(kl_reshape(x, 4, dims), (int[]){0, 2, 1, 3});
 }
 
-/* Which keys a token sees, i32 [B, 1, L, 2]: from the first one on and before the second. */
-static kl_tensor visible_keys(const struct llm_layer *l, kl_tensor positions)
-{
-    kl_tensor end = kl_add_scalar(positions, 1);
-    kl_tensor first = kl_mul_scalar(positions, 0);
-    if (l->window)
-        first = kl_maximum(kl_add_scalar(end, -(double)l->window), first);
-    return kl_unsqueeze(kl_stack(2, (kl_tensor[]){first, end}, -1), 1);
-}
-
-/* Attention whose scores are capped (gemma2), which stores them. */
-static kl_tensor capped_attention(const struct llm *m, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor bounds)
-{
-    int64_t dims[KL_MAX_RANK];
-    int rank = kl_shape(k, dims);
-    kl_tensor scores = kl_matmul(q, kl_transpose(k, -2, -1));
-    kl_tensor key = kl_arange(m->device, KL_I32, dims[rank - 2]);
-    kl_tensor seen = kl_and(kl_ge(key, kl_narrow(bounds, -1, 0, 1)), kl_lt(key, kl_narrow(bounds, -1, 1, 1)));
-    kl_tensor none = kl_scalar(m->device, KL_F32, -INFINITY);
-    return kl_matmul(kl_softmax(kl_where(seen, cap(kl_mul_scalar(scores, m->score_scale), m->score_cap), none), -1), v);
-}
-
-/* Stores new keys or values [B, G, L, D] at the rows' positions, and returns the whole array. */
-static kl_tensor store(kl_tensor held, kl_tensor new, kl_tensor at)
-{
-    kl_tensor all = kl_dynamic_update(held, new, (kl_tensor[]){kl_none, kl_none, kl_reshape(at, 0, NULL), kl_none});
-    kl_assign(held, all);
-    return all;
-}
-
-static kl_tensor attention(const struct llm *m, int64_t layer, kl_tensor x, kl_tensor positions, kl_tensor at,
-                           struct llm_cache *cache)
+static kl_tensor attention(const struct llm *m, int64_t layer, kl_tensor x, kl_tensor positions, kl_nn_cache *cache)
 {
     const struct llm_layer *l = &m->layer[layer];
-    int64_t dims[5], group = m->heads / m->kv_heads;
+    int64_t dims[4];
     kl_tensor q = rotate(m, l, rms_norm(m, split_heads(m, linear(m, &l->q, x), m->heads), l->q_norm), positions);
     kl_tensor k = rotate(m, l, rms_norm(m, split_heads(m, linear(m, &l->k, x), m->kv_heads), l->k_norm), positions);
-    kl_tensor v = split_heads(m, linear(m, &l->v, x), m->kv_heads), bounds = visible_keys(l, positions), y;
-    if (cache) {
-        k = store(cache->k[layer], k, at);
-        v = store(cache->v[layer], v, at);
-    }
+    kl_tensor v = split_heads(m, linear(m, &l->v, x), m->kv_heads);
+    kl_nn_causal_options options = {.scale = m->score_scale, .window = l->window, .cap = m->score_cap};
+    kl_tensor y = kl_permute(kl_nn_causal_attention(q, k, v, cache, (int)layer, &options), (int[]){0, 2, 1, 3});
     kl_shape(q, dims);
-    q = kl_reshape(q, 5, (int64_t[]){dims[0], m->kv_heads, group, dims[2], m->head_width});
-    k = kl_unsqueeze(k, 2), v = kl_unsqueeze(v, 2), bounds = kl_unsqueeze(bounds, 1);
-    if (m->score_cap > 0) {
-        y = capped_attention(m, q, k, v, bounds);
-    } else {
-        kl_attention_options options = {.mask = bounds, .scale = m->score_scale};
-        y = kl_attention_with(q, k, v, &options, NULL, NULL);
-    }
-    y = kl_permute(kl_reshape(y, 4, dims), (int[]){0, 2, 1, 3});
     return linear(m, &l->out, kl_reshape(y, 3, (int64_t[]){dims[0], dims[2], m->heads * m->head_width}));
 }
 
@@ -190,21 +131,21 @@ static kl_tensor mlp(const struct llm *m, const struct llm_layer *l, kl_tensor x
     return linear(m, &l->down, kl_mul(m->gelu ? kl_gelu(gate) : kl_silu(gate), linear(m, &l->up, x)));
 }
 
-kl_tensor llm_hidden(const struct llm *m, kl_tensor ids, kl_tensor at, struct llm_cache *cache)
+kl_tensor llm_hidden(const struct llm *m, kl_tensor ids, kl_nn_cache *cache)
 {
     int64_t dims[2] = {1, 1};
     if (kl_rank(ids) == 2)
         kl_shape(ids, dims);
-    kl_tensor positions = kl_expand(kl_arange(m->device, KL_I32, dims[1]), 2, dims);
-    if (cache)
-        positions = kl_add(positions, kl_unsqueeze(at, 1));
+    kl_tensor positions = kl_nn_positions(m->device, dims[1], cache);
     kl_tensor x = kl_mul_scalar(widened(kl_embedding(m->embedding, ids)), m->embedding_scale);
     for (int64_t i = 0; i < m->layers; i++) {
         const struct llm_layer *l = &m->layer[i];
-        kl_tensor y = attention(m, i, rms_norm(m, x, l->norm1), positions, at, cache);
+        kl_tensor y = attention(m, i, rms_norm(m, x, l->norm1), positions, cache);
         x = kl_add(x, rms_norm(m, y, l->after1));
         x = kl_add(x, rms_norm(m, mlp(m, l, rms_norm(m, x, l->norm2)), l->after2));
     }
+    if (cache)
+        kl_nn_cache_advance(cache, dims[1]);
     return rms_norm(m, x, m->norm);
 }
 

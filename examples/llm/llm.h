@@ -3,10 +3,10 @@
  *
  *     struct llm m;
  *     if (!llm_open(&m, device, "model.gguf")) return 1;           // what failed is on stderr
- *     struct llm_cache cache;
- *     llm_cache_init(&cache, &m, 1, 512);
- *     ... in a trace: logits = llm_logits(&m, llm_hidden(&m, ids, at, &cache));
- *     llm_cache_deinit(&cache);
+ *     kl_nn_cache cache;
+ *     llm_cache_init(&cache, &m, 1, 512, NULL);
+ *     ... in a trace: logits = llm_logits(&m, llm_hidden(&m, ids, &cache));
+ *     kl_nn_cache_deinit(&cache);
  *     llm_close(&m);
  *
  * It is written with public functions of Kiln only; chat.c and fine_tune.c show how it is used. */
@@ -29,7 +29,8 @@ struct llm_layer {
     kl_tensor q_norm, k_norm;         /* of each head's queries and keys; else kl_none */
     struct llm_linear q, k, v, out;
     struct llm_linear gate, up, down; /* mlp: down(act(gate(x)) * up(x)) */
-    double rotary_base, rotary_scale; /* angle = position * scale * base^(-2i/D) */
+    double rotary_base;               /* angle = position * base^(-2i/D) / m->frequencies[i] */
+    bool unscaled;                    /* angles are not divided (gemma3's layers with a window) */
     int64_t window;                   /* tokens that a token attends to, with itself; 0: all */
 };
 
@@ -53,7 +54,8 @@ struct llm {
     int local_of;                     /* of so many layers all but the last attend to a window; 0: all of them do */
     int64_t window;
     kl_tensor embedding;              /* [vocabulary, width] */
-    kl_tensor frequencies;            /* [D/2], divisors of the rotary angles (Llama 3.1), or kl_none */
+    kl_tensor frequencies;            /* [D/2], divisors of the rotary angles (linear, Llama 3.1, YaRN), or kl_none */
+    double rotary_factor;             /* rotated elements are multiplied by it (YaRN); 0: 1 */
     kl_tensor norm;
     struct llm_linear head;           /* its weight may be the embedding's */
     struct llm_layer *layer;
@@ -63,19 +65,16 @@ struct llm {
  * stderr, and m is closed. */
 bool llm_open(struct llm *m, kl_device device, const char *path);
 void llm_close(struct llm *m); /* of zeros, too */
+/* A number that says which model it is: of its tensors' names, types and sizes, and some of its elements. */
+uint64_t llm_hash(const struct llm *m);
 
-/* The keys and values of `rows` sequences of up to `length` tokens. */
-struct llm_cache {
-    int64_t layers, rows, length;
-    kl_tensor *k, *v; /* [rows, kv_heads, length, head_width], a pair for each layer */
-};
-bool llm_cache_init(struct llm_cache *cache, const struct llm *m, int64_t rows, int64_t length);
-void llm_cache_deinit(struct llm_cache *cache);
+/* Makes a cache (<kiln/train/modules.h>) for `rows` sequences of up to `length` tokens.  type: "f32" (also NULL), "f16"
+ * or "q8_0".  The reason of a failure is on stderr. */
+bool llm_cache_init(kl_nn_cache *cache, const struct llm *m, int64_t rows, int64_t length, const char *type);
 
-/* Records the layers: ids, i32 [B, L], of which a row's first one has the position at, i32 [B] -> [B, L, width].
- * cache NULL: the sequences begin here, and `at` is kl_none.  Else their keys and values are stored in the cache at
- * these positions, and tokens attend to all before them; at[b] + L must not exceed its length. */
-kl_tensor llm_hidden(const struct llm *m, kl_tensor ids, kl_tensor at, struct llm_cache *cache);
+/* Records the layers: ids, i32 [B, L] -> [B, L, width].  cache NULL: the sequences begin here.  Else the tokens go
+ * behind those that the cache's rows, or the selected ones (kl_nn_cache_select), have, and the rows advance. */
+kl_tensor llm_hidden(const struct llm *m, kl_tensor ids, kl_nn_cache *cache);
 /* [..., width] -> [..., vocabulary], f32 */
 kl_tensor llm_logits(const struct llm *m, kl_tensor hidden);
 

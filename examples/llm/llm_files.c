@@ -203,9 +203,7 @@ static bool read_layer(struct llm *m, int64_t i)
     bool local = m->local_of && (i + 1) % m->local_of != 0, gemma3 = m->local_of == 6;
     l->window = m->local_of && !local ? 0 : m->window;
     l->rotary_base = local && gemma3 ? 10000 : number_or(m, "rope.freq_base", "rope_theta", 10000);
-    l->rotary_scale = 1;
-    if (!m->frequencies.id && !(local && gemma3))
-        l->rotary_scale = 1 / number_or(m, "rope.scaling.factor", "factor", 1);
+    l->unscaled = local && gemma3;
     return layer_norm(m, &l->norm1, false, i, "attn_norm", w) && layer_norm(m, &l->norm2, false, i, "ffn_norm", w) &&
            layer_norm(m, &l->after1, true, i, "post_attention_norm", w) &&
            layer_norm(m, &l->after2, true, i, "post_ffw_norm", w) &&
@@ -217,29 +215,66 @@ static bool read_layer(struct llm *m, int64_t i)
            layer_linear(m, &l->up, i, "ffn_up", m->hidden, w) && layer_linear(m, &l->down, i, "ffn_down", w, m->hidden);
 }
 
-/* Divisors of the rotary angles: a tensor of GGUF's, or by Llama 3.1's rule from config.json. */
+/* The name of the rule by which positions are scaled, or NULL. */
+static const char *scaling_name(const struct llm *m, char name[32])
+{
+    const char *text = NULL;
+    int64_t i;
+    char key[64];
+    if (m->config) {
+        text = config_value(m, "rope_type");
+        text = text ? text : config_value(m, "rope_scaling") ? config_value(m, "type") : NULL; /* of older files */
+        if (text && *text == '"')
+            snprintf(name, 32, "%.*s", (int)strcspn(text + 1, "\""), text + 1);
+        return text && *text == '"' ? name : NULL;
+    }
+    snprintf(key, sizeof key, "%s.rope.scaling.type", m->architecture);
+    if ((i = kl_file_meta_find(m->file[0], key)) >= 0)
+        text = kl_file_meta_text(m->file[0], (uint32_t)i, 0);
+    return text;
+}
+
+static bool compute_frequencies(struct llm *m, const kl_nn_rotary_scaling *scaling)
+{
+    int64_t half = m->rotated / 2;
+    float *divisors = calloc((size_t)half + 1, sizeof *divisors);
+    bool ok = divisors && kl_nn_rotary_divisors(m->rotated, scaling, divisors, &m->rotary_factor) == KL_OK;
+    m->frequencies = ok ? kl_input(m->device, KL_F32, 1, &half, divisors) : kl_none;
+    free(divisors);
+    return m->frequencies.id || llm_fail("rope scaling", kl_last_error());
+}
+
+/* Divisors of the rotary angles: a tensor of GGUF's, or by the rule that the metadata or config.json name. */
 static bool read_frequencies(struct llm *m)
 {
-    const char *kind = m->config ? config_value(m, "rope_type") : NULL;
-    int64_t half = m->rotated / 2;
-    if (!m->config)
-        return read_tensor(m, &m->frequencies, true, 0, half, "rope_freqs.weight");
-    if (!kind || !strncmp(kind, "\"default\"", 9) || !strncmp(kind, "\"linear\"", 8))
+    char text[32];
+    const char *name = scaling_name(m, text);
+    if (!m->config && !read_tensor(m, &m->frequencies, true, 0, m->rotated / 2, "rope_freqs.weight"))
+        return false;
+    double factor = number_or(m, "rope.scaling.factor", name ? "factor" : NULL, 1);
+    kl_nn_rotary_scaling s = {.base = number_or(m, "rope.freq_base", "rope_theta", 10000), .factor = factor,
+        .original = number_or(m, "rope.scaling.original_context_length", "original_max_position_embeddings",
+                              (double)m->context)};
+    if (m->frequencies.id || (name && (!strcmp(name, "none") || !strcmp(name, "default"))))
         return true;
-    if (strncmp(kind, "\"llama3\"", 8) != 0)
-        return llm_fail("rope_scaling", "its rope_type is none of default, linear, llama3");
-    double factor = number_or(m, NULL, "factor", 8), low = number_or(m, NULL, "low_freq_factor", 1);
-    double high = number_or(m, NULL, "high_freq_factor", 4), base = number_or(m, NULL, "rope_theta", 10000);
-    double length = number_or(m, NULL, "original_max_position_embeddings", 8192);
-    float *divisor = calloc((size_t)half, sizeof *divisor);
-    for (int64_t i = 0; divisor && i < half; i++) { /* few turns in the original length: slower; between: in part */
-        double turns = length / (2 * 3.14159265358979323846) * pow(base, -2 * (double)i / (double)m->rotated);
-        double share = fmin(fmax((turns - low) / (high - low), 0), 1);
-        divisor[i] = (float)(1 / (share + (1 - share) / factor));
+    if (!name || !strcmp(name, "linear"))
+        return factor == 1 || compute_frequencies(m, &s);
+    if (!strcmp(name, "llama3")) {
+        s.kind = KL_NN_ROTARY_LLAMA3;
+        s.low = number_or(m, NULL, "low_freq_factor", 1), s.high = number_or(m, NULL, "high_freq_factor", 4);
+    } else if (!strcmp(name, "yarn")) {
+        s.kind = KL_NN_ROTARY_YARN;
+        s.fast = number_or(m, "rope.scaling.yarn_beta_fast", "beta_fast", 32);
+        s.slow = number_or(m, "rope.scaling.yarn_beta_slow", "beta_slow", 1);
+        s.attention_factor = number_or(m, NULL, "attention_factor", 0);
+        if (!m->config) /* GGUF's is beside YaRN's own */
+            s.attention_factor = number_or(m, "rope.scaling.attn_factor", NULL, 1) *
+                                 (factor > 1 ? 1 + log(factor) / 10 : 1);
+    } else {
+        fprintf(stderr, "rope scaling: \"%s\" is none of linear, llama3, yarn\n", name);
+        return false;
     }
-    m->frequencies = divisor ? kl_input(m->device, KL_F32, 1, &half, divisor) : kl_none;
-    free(divisor);
-    return m->frequencies.id || llm_fail("rope_scaling", kl_last_error());
+    return compute_frequencies(m, &s);
 }
 
 /* ---- files ---- */
@@ -323,4 +358,28 @@ bool llm_open(struct llm *m, kl_device device, const char *path)
     if (!ok)
         llm_close(m);
     return ok;
+}
+
+/* FNV-1a (Fowler, Noll, Vo). */
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    for (const uint8_t *p = data; bytes--; p++)
+        hash = (hash ^ *p) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+uint64_t llm_hash(const struct llm *m)
+{
+    enum { FIRST = 256 }; /* bytes of each tensor's elements */
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    kl_file_entry e;
+    for (int k = 0; k < m->files; k++)
+        for (int64_t i = 0; i < kl_file_count(m->file[k]); i++)
+            if (kl_file_get(m->file[k], i, &e) == KL_OK) {
+                const void *data = kl_file_data(m->file[k], e.name);
+                hash = hash_bytes(hash, e.name, strlen(e.name));
+                hash = hash_bytes(hash, e.dims, (size_t)e.rank * sizeof *e.dims);
+                hash = data ? hash_bytes(hash, data, e.bytes < FIRST ? e.bytes : FIRST) : hash;
+            }
+    return hash;
 }

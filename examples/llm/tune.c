@@ -43,7 +43,7 @@ static bool tune_step(const struct llm *m, kl_optimizer *adam, const int32_t *to
     kl_trace_begin("tune");
     kl_tensor ids = kl_input(m->device, KL_I32, 2, (int64_t[]){1, length + 1}, tokens);
     kl_tensor next = kl_reshape(kl_narrow(ids, 1, 1, length), 1, &length);
-    kl_tensor logits = llm_logits(m, llm_hidden(m, kl_narrow(ids, 1, 0, length), kl_none, NULL));
+    kl_tensor logits = llm_logits(m, llm_hidden(m, kl_narrow(ids, 1, 0, length), NULL));
     kl_tensor mean = kl_keep(kl_cross_entropy(kl_squeeze(logits, 0), next));
     kl_optimizer_step(adam, mean, rate);
     if (kl_trace_end() != KL_OK)

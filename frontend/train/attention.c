@@ -1,141 +1,6 @@
-/* Modules of transformers: caches of keys and values, positions, attention, transformer blocks. */
+/* Modules of transformers: attention of whole sequences and through a cache, transformer blocks. */
+#include "cache.h"
 #include "modules.h"
-
-/* ---- caches ---- */
-
-kl_status kl_nn_cache_init(kl_nn_cache *cache, kl_device device, kl_dtype dtype, int layers,
-                           int64_t batch, int64_t kv_heads, int64_t length, int64_t head_width)
-{
-    if (!cache || layers < 1 || batch < 1 || kv_heads < 1 || length < 1 || head_width < 1)
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "nn_cache_init: %s", cache ? "counts are from 1 on" : "cache is NULL");
-    *cache = (kl_nn_cache){.layers = layers, .length = length};
-    cache->k = kl_memory_alloc((size_t)layers * 2 * sizeof *cache->k);
-    if (!cache->k)
-        return kl_failf(NULL, KL_ERR_MEMORY, "nn_cache_init: out of memory");
-    cache->v = cache->k + layers;
-    int64_t dims[4] = {batch, kv_heads, length, head_width};
-    kl_status s = kl_check(cache->used = kl_keep(kl_zeros(device, KL_I32, 0, NULL)));
-    for (int i = 0; i < 2 * layers && s == KL_OK; i++)
-        s = kl_check(cache->k[i] = kl_keep(kl_zeros(device, dtype, 4, dims)));
-    if (s != KL_OK)
-        kl_nn_cache_deinit(cache);
-    return s;
-}
-
-void kl_nn_cache_deinit(kl_nn_cache *cache)
-{
-    if (!cache)
-        return;
-    for (int i = 0; cache->k && i < 2 * cache->layers; i++)
-        train_release(cache->k[i]);
-    train_release(cache->used);
-    kl_memory_free(cache->k);
-    *cache = (kl_nn_cache){0};
-}
-
-kl_status kl_nn_cache_advance(kl_nn_cache *cache, int64_t n)
-{
-    if (!cache || n < 0 || n > cache->length - cache->at)
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "nn_cache_advance: %lld positions beside %lld of %lld", (long long)n,
-                       cache ? (long long)cache->at : 0LL, cache ? (long long)cache->length : 0LL);
-    if (!kl_tracing())
-        return kl_failf(NULL, KL_ERR_TRACE, "nn_cache_advance: no trace is open");
-    kl_tensor count = kl_scalar(kl_device_of(cache->used), KL_I32, (double)n);
-    kl_status s = kl_assign(cache->used, kl_add(cache->used, count));
-    if (s == KL_OK)
-        cache->at += n;
-    return s;
-}
-
-kl_status kl_nn_cache_reset(kl_nn_cache *cache)
-{
-    if (!cache)
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "nn_cache_reset: cache is NULL");
-    kl_tensor zero = kl_zeros(kl_device_of(cache->used), KL_I32, 0, NULL);
-    kl_status s = kl_assign(cache->used, zero);
-    if (s == KL_OK)
-        cache->at = 0;
-    train_release(zero);
-    return s;
-}
-
-/* ---- positions ---- */
-
-kl_tensor kl_nn_positions(kl_device device, int64_t n, const kl_nn_cache *cache)
-{
-    if (kl_composite_begin("nn_positions") != KL_OK)
-        return kl_poison();
-    kl_tensor at = kl_arange(device, KL_I32, n);
-    if (cache)
-        at = kl_add(at, cache->used);
-    kl_composite_end(1, &at);
-    return at;
-}
-
-/* [L, D/2], or of positions [B, L] [B, 1.., L, D/2], for x [B, ..., L, D] */
-static kl_tensor rotary_angles(kl_tensor x, kl_tensor positions, const kl_nn_rotary_options *o, int64_t width)
-{
-    kl_dtype wide = kl_dtype_of(x) == KL_F64 ? KL_F64 : KL_F32;
-    kl_tensor number = kl_arange(kl_device_of(x), wide, width / 2);
-    kl_tensor speed = kl_exp(kl_mul_scalar(number, -2 * log(o->base) / (double)width));
-    if (o->factors.id)
-        speed = kl_div(speed, kl_cast(o->factors, wide));
-    kl_tensor at = kl_cast(positions, wide);
-    for (int axes = 2; kl_rank(positions) == 2 && axes < kl_rank(x) - 1; axes++)
-        at = kl_unsqueeze(at, 1);
-    return kl_mul(kl_unsqueeze(at, -1), speed);
-}
-
-/* Rotates pairs x = (a, b): (a cos - b sin, b cos + a sin). */
-static kl_tensor rotary_rotate(kl_tensor x, kl_tensor positions, const kl_nn_rotary_options *o)
-{
-    int64_t dims[KL_MAX_RANK + 1], width, half;
-    bool interleaved = o->interleaved;
-    int rank = kl_shape(x, dims), pair = interleaved ? rank : rank - 1; /* the axis of length 2 */
-    width = dims[rank - 1], half = width / 2;
-    kl_tensor angle = rotary_angles(x, positions, o, width);
-    kl_tensor c = kl_cast(kl_cos(angle), kl_dtype_of(x));
-    kl_tensor s = kl_cast(kl_sin(angle), kl_dtype_of(x));
-    dims[rank - 1] = interleaved ? half : 2;
-    dims[rank] = interleaved ? 2 : half;
-    kl_tensor pairs = kl_reshape(x, rank + 1, dims), part[2];
-    for (int i = 0; i < 2; i++)
-        part[i] = kl_squeeze(kl_narrow(pairs, pair, i, 1), pair);
-    kl_tensor rotated[2] = {kl_sub(kl_mul(part[0], c), kl_mul(part[1], s)),
-                           kl_add(kl_mul(part[1], c), kl_mul(part[0], s))};
-    kl_tensor y = kl_stack(2, rotated, pair == rank ? -1 : pair);
-    dims[rank - 1] = width;
-    return kl_reshape(y, rank, dims);
-}
-
-kl_tensor kl_nn_rotary(kl_tensor x, kl_tensor positions, double base, bool interleaved)
-{
-    if (kl_check(x) == KL_OK && !(base > 0)) {
-        kl_failf(NULL, KL_ERR_SHAPE, "nn_rotary: base %g", base);
-        return kl_poison();
-    }
-    return kl_nn_rotary_with(x, positions, &(kl_nn_rotary_options){.base = base, .interleaved = interleaved});
-}
-
-kl_tensor kl_nn_rotary_with(kl_tensor x, kl_tensor positions, const kl_nn_rotary_options *options)
-{
-    kl_nn_rotary_options o = options ? *options : (kl_nn_rotary_options){0};
-    double base = o.base == 0 ? 10000 : o.base;
-    o.base = base;
-    int64_t dims[KL_MAX_RANK];
-    int rank = kl_shape(x, dims);
-    if (kl_check(x) == KL_OK && (rank < 2 || rank >= KL_MAX_RANK || dims[rank - 1] % 2 || !(base > 0))) {
-        kl_failf(NULL, KL_ERR_SHAPE, "nn_rotary: %d axes, the last of %lld elements, base %g", rank,
-                (long long)(rank > 0 ? dims[rank - 1] : 0), base);
-        return kl_poison();
-    }
-    if (kl_composite_begin("nn_rotary") != KL_OK)
-        return kl_poison();
-    kl_tensor y = rank < 2 ? kl_neg(x) /* a failing op on x, whose error describes x */
-                           : rotary_rotate(x, positions, &o);
-    kl_composite_end(1, &y);
-    return y;
-}
 
 /* ---- attention ---- */
 
@@ -146,6 +11,8 @@ kl_status kl_nn_attention_init(kl_nn_attention *m, kl_params *params, const char
         options->kv_heads < 0 || (options->kv_heads && options->heads % options->kv_heads))
         return module_refuse("nn_attention_init", prefix,
                              m && options ? "the heads do not share the width evenly" : "an argument is NULL");
+    if (options->window < 0 || (options->window && !options->causal))
+        return module_refuse("nn_attention_init", prefix, "a window is a number of tokens, of causal attention");
     char name[KL_PARAM_NAME + 2];
     *m = (kl_nn_attention){.is = *options};
     if (!m->is.kv_heads)
@@ -169,21 +36,95 @@ static kl_tensor attention_heads(kl_tensor x, int64_t from, int64_t heads, int64
     return kl_permute(kl_reshape(part, 4, dims), (int[]){0, 2, 1, 3});
 }
 
-/* Stores new keys or values [B, heads, L, width] at their position in the cache, and returns the whole array. */
-static kl_tensor cache_store(const kl_nn_cache *cache, kl_tensor held, kl_tensor new)
-{
-    kl_tensor start[4] = {kl_none, kl_none, cache->used, kl_none};
-    kl_tensor all = kl_dynamic_update(held, new, start);
-    kl_assign(held, all);
-    return all;
-}
-
-/* The bounds i32 [L, 2]: new token i attends to all used positions and the new tokens up to itself. */
-static kl_tensor cache_mask(const kl_nn_cache *cache, kl_device device, int64_t n)
+/* Which keys a token sees, i32 [L, 2], or of the rows of a cache [B, 1, L, 2]: from the first on and before the second.
+ */
+static kl_tensor causal_bounds(kl_device device, int64_t n, const kl_nn_cache *cache, int64_t window)
 {
     kl_tensor end = kl_add_scalar(kl_nn_positions(device, n, cache), 1);
-    kl_tensor both[2] = {kl_zeros(device, KL_I32, 1, &n), end};
-    return kl_stack(2, both, -1);
+    if (cache)
+        end = kl_minimum_scalar(end, (double)cache->length);
+    kl_tensor first = window ? kl_maximum_scalar(kl_sub_scalar(end, (double)window), 0) : kl_mul_scalar(end, 0);
+    kl_tensor bounds = kl_stack(2, (kl_tensor[]){first, end}, -1);
+    return cache ? kl_unsqueeze(bounds, 1) : bounds;
+}
+
+/* Attention whose scores are capped, q [B, H, L, D] by k and v [B, G, M, D]: it stores them. */
+static kl_tensor capped_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor bounds, double scale, double cap)
+{
+    int64_t dims[5], keys[4];
+    kl_device device = kl_device_of(q);
+    kl_shape(q, dims);
+    kl_shape(k, keys);
+    int64_t out[4] = {dims[0], dims[1], dims[2], dims[3]}, group = dims[1] / keys[1];
+    dims[4] = dims[3], dims[3] = dims[2], dims[2] = group, dims[1] = keys[1];
+    bounds = kl_rank(bounds) == 4 ? kl_unsqueeze(bounds, 1) : bounds;
+    kl_tensor scores = kl_matmul(kl_reshape(q, 5, dims), kl_transpose(kl_unsqueeze(k, 2), -2, -1));
+    kl_tensor key = kl_arange(device, KL_I32, keys[2]), none = kl_scalar(device, kl_dtype_of(scores), -INFINITY);
+    kl_tensor seen = kl_and(kl_ge(key, kl_narrow(bounds, -1, 0, 1)), kl_lt(key, kl_narrow(bounds, -1, 1, 1)));
+    scores = kl_mul_scalar(kl_tanh(kl_mul_scalar(scores, scale / cap)), cap);
+    kl_tensor weights = kl_softmax(kl_where(seen, scores, none), -1);
+    kl_tensor last = kl_narrow(kl_narrow(bounds, -1, 1, 1), -2, dims[3] - 1, 1); /* what no token sees may be NaN */
+    kl_tensor used = kl_lt(kl_unsqueeze(key, 1), kl_rank(last) == 5 ? kl_squeeze(last, 2) : last);
+    v = kl_where(used, v, kl_scalar(device, kl_dtype_of(v), 0));
+    return kl_reshape(kl_matmul(weights, kl_unsqueeze(v, 2)), 4, out);
+}
+
+static kl_tensor causal_attention(kl_tensor q, kl_tensor k, kl_tensor v, const kl_nn_cache *cache, int layer,
+                                  const kl_nn_causal_options *o)
+{
+    int64_t dims[4];
+    kl_device device = kl_device_of(q);
+    kl_shape(q, dims);
+    if (cache) {
+        k = cache_store(cache, layer, false, k);
+        v = cache_store(cache, layer, true, v);
+    }
+    bool bounded = cache || o->window || o->cap > 0;
+    kl_tensor bounds = bounded ? causal_bounds(device, dims[2], cache, o->window) : kl_none;
+    double scale = o->scale > 0 ? o->scale : 1 / sqrt((double)dims[3]);
+    if (o->cap > 0)
+        return capped_attention(q, k, v, bounds, scale, o->cap);
+    kl_attention_options all = {.mask = bounds, .scale = scale, .causal = !bounded};
+    return kl_attention_with(q, k, v, &all, NULL, NULL);
+}
+
+/* Do the shapes and numbers fit?  If not, an error of `op`. */
+static kl_status causal_check(const char *op, kl_tensor q, kl_tensor k, kl_tensor v, const kl_nn_cache *cache,
+                              int layer, const kl_nn_causal_options *o)
+{
+    const kl_tensor in[3] = {q, k, v};
+    int64_t dims[3][KL_MAX_RANK];
+    for (int i = 0; i < 3; i++)
+        if (kl_check(in[i]) != KL_OK)
+            return kl_check(in[i]);
+    for (int i = 0; i < 3; i++)
+        if (kl_shape(in[i], dims[i]) != 4)
+            return kl_failf(NULL, KL_ERR_SHAPE, "%s: %c has %d axes; it must be [batch, heads, L, D]", op, "qkv"[i],
+                            kl_rank(in[i]));
+    bool same = dims[1][1] > 0 && dims[0][1] % dims[1][1] == 0 && !memcmp(dims[1], dims[2], 4 * sizeof **dims);
+    for (int i = 0; i < 4 && same; i++)
+        same = i == 1 || dims[0][i] == dims[1][i];
+    if (!same || (cache && (dims[1][1] != cache->kv_heads || dims[1][3] != cache->head_width)))
+        return kl_failf(NULL, KL_ERR_SHAPE, "%s: q [%lld,%lld,%lld,%lld] beside k [%lld,%lld,%lld,%lld]%s", op,
+                        (long long)dims[0][0], (long long)dims[0][1], (long long)dims[0][2], (long long)dims[0][3],
+                        (long long)dims[1][0], (long long)dims[1][1], (long long)dims[1][2], (long long)dims[1][3],
+                        same ? ": the cache has other heads" : ", or v is of another shape than k");
+    if (o->window < 0 || !(o->cap >= 0) || !(o->scale >= 0))
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "%s: window %lld, cap %g, scale %g", op, (long long)o->window, o->cap,
+                        o->scale);
+    return cache ? cache_check(op, cache, layer, dims[0][0], dims[0][2]) : KL_OK;
+}
+
+kl_tensor kl_nn_causal_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_nn_cache *cache, int layer,
+                                 const kl_nn_causal_options *options)
+{
+    static const char op[] = "nn_causal_attention";
+    kl_nn_causal_options o = options ? *options : (kl_nn_causal_options){0};
+    if (causal_check(op, q, k, v, cache, layer, &o) != KL_OK || kl_composite_begin(op) != KL_OK)
+        return kl_poison();
+    kl_tensor y = causal_attention(q, k, v, cache, layer, &o);
+    kl_composite_end(1, &y);
+    return y;
 }
 
 static kl_tensor attention_of(const kl_nn_attention *m, kl_tensor x, kl_tensor mask,
@@ -202,19 +143,19 @@ static kl_tensor attention_of(const kl_nn_attention *m, kl_tensor x, kl_tensor m
         q = kl_nn_rotary(q, at, o->rotary_base, false);
         k = kl_nn_rotary(k, at, o->rotary_base, false);
     }
-    if (cache) {
-        k = cache_store(cache, cache->k[layer], k);
-        v = cache_store(cache, cache->v[layer], v);
-        mask = cache_mask(cache, device, dims[1]);
+    kl_tensor y;
+    if (cache || o->window) {
+        y = causal_attention(q, k, v, cache, layer, &(kl_nn_causal_options){.window = o->window});
+    } else {
+        if (group > 1) { /* the heads of a group use the same keys */
+            q = kl_reshape(q, 5, (int64_t[]){dims[0], kv, group, dims[1], head});
+            k = kl_unsqueeze(k, 2);
+            v = kl_unsqueeze(v, 2);
+        }
+        y = kl_attention(q, k, v, mask, o->causal);
+        if (group > 1)
+            y = kl_reshape(y, 4, (int64_t[]){dims[0], o->heads, dims[1], head});
     }
-    if (group > 1) { /* the heads of a group use the same keys */
-        q = kl_reshape(q, 5, (int64_t[]){dims[0], kv, group, dims[1], head});
-        k = kl_unsqueeze(k, 2);
-        v = kl_unsqueeze(v, 2);
-    }
-    kl_tensor y = kl_attention(q, k, v, mask, o->causal && !cache);
-    if (group > 1)
-        y = kl_reshape(y, 4, (int64_t[]){dims[0], o->heads, dims[1], head});
     y = kl_reshape(kl_permute(y, (int[]){0, 2, 1, 3}), 3, dims);
     return kl_nn_linear_forward(&m->out, y);
 }
@@ -227,12 +168,10 @@ static kl_tensor attention_checked(const kl_nn_attention *m, kl_tensor x, kl_ten
     if (kl_check(x) == KL_OK && (rank != 3 || dims[2] != m->is.width))
         s = kl_failf(NULL, KL_ERR_SHAPE, "nn_attention: x has %d axes, the last of %lld elements; it must be "
                     "[batch, L, %lld]", rank, (long long)(rank > 0 ? dims[rank - 1] : 0), (long long)m->is.width);
-    else if (cache && (layer < 0 || layer >= cache->layers || mask.id || dims[1] > cache->length - cache->at))
-        s = kl_failf(NULL, KL_ERR_ARGUMENT, "nn_attention: %lld tokens at %lld of %lld, layer %d of %d%s in the cache",
-                    (long long)dims[1], (long long)cache->at, (long long)cache->length, layer, cache->layers,
-                    mask.id ? ", and a mask" : "");
-    else if (cache && !kl_tracing())
-        s = kl_failf(NULL, KL_ERR_TRACE, "nn_attention: a cache outside of a trace");
+    else if (mask.id && (cache || m->is.window))
+        s = kl_failf(NULL, KL_ERR_ARGUMENT, "nn_attention: a mask beside %s", cache ? "a cache" : "a window");
+    else if (cache)
+        s = cache_check("nn_attention", cache, layer, dims[0], dims[1]);
     if (s != KL_OK || kl_composite_begin("nn_attention") != KL_OK)
         return kl_poison();
     kl_tensor y = rank != 3 ? kl_neg(x) : attention_of(m, x, mask, cache, layer);

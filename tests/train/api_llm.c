@@ -216,13 +216,12 @@ static void read_back(struct llm_reference *r)
 
 static const int32_t tokens[TOKENS] = {3, 79, 14, 15, 0, 26, 53, 58, 9, 3, 23, 44};
 
-/* Runs tokens from number `at` on; their logits go to got. */
-static bool run_piece(const struct llm *m, struct llm_cache *cache, int32_t at, int n, float (*got)[WORDS])
+/* Runs tokens from number `at` on, which the cache has before them; their logits go to got. */
+static bool run_piece(const struct llm *m, kl_nn_cache *cache, int32_t at, int n, float (*got)[WORDS])
 {
     kl_trace_begin("piece");
     kl_tensor ids = kl_input(m->device, KL_I32, DIMS(1, n), tokens + at);
-    kl_tensor from = cache ? kl_input(m->device, KL_I32, DIMS(1), &at) : kl_none;
-    kl_tensor logits = kl_keep(llm_logits(m, llm_hidden(m, ids, from, cache)));
+    kl_tensor logits = kl_keep(llm_logits(m, llm_hidden(m, ids, cache)));
     bool ok = OK(kl_trace_end()) && OK(kl_read(logits, got[at], (size_t)n * sizeof *got));
     kl_release(logits);
     return ok;
@@ -250,14 +249,73 @@ static void compare_bytes(struct llm *m, double (*want)[WORDS])
     double off = distance(whole, want);
     CHECK(off > 1e-4 && off < 0.3);
     for (int piece = 1; piece <= 5; piece += 4) {
-        struct llm_cache cache;
-        if (!CHECK(llm_cache_init(&cache, m, 1, 32)))
+        kl_nn_cache cache;
+        if (!CHECK(llm_cache_init(&cache, m, 1, 32, NULL)))
             continue;
         for (int at = 0; at < TOKENS; at += piece)
             run_piece(m, &cache, at, piece < TOKENS - at ? piece : TOKENS - at, got);
         CHECK(!memcmp(got, whole, sizeof got));
-        llm_cache_deinit(&cache);
+        kl_nn_cache_deinit(&cache);
     }
+}
+
+enum { ROWS = 3 };
+
+/* One step: row i of the batch, number which[i] of the cache, takes counts[i] of n tokens; logits go to got[row]. */
+static bool run_rows(const struct llm *m, kl_nn_cache *cache, int nrows, const int32_t *which, const int32_t *counts,
+                     int n, float (*got)[TOKENS][WORDS])
+{
+    static float logits[ROWS * TOKENS][WORDS];
+    int32_t ids[ROWS * TOKENS];
+    int64_t rows[ROWS], more[ROWS];
+    for (int i = 0; i < nrows; i++) {
+        rows[i] = which[i], more[i] = counts[i];
+        for (int k = 0; k < n; k++)
+            ids[i * n + k] = k < counts[i] ? tokens[cache->at[which[i]] + k] : 77; /* tokens that do not count */
+    }
+    kl_trace_begin("rows");
+    kl_tensor in = kl_input(m->device, KL_I32, DIMS(nrows, n), ids);
+    kl_tensor which_in = nrows < ROWS ? kl_input(m->device, KL_I32, DIMS(nrows), which) : kl_none;
+    OK(kl_nn_cache_select(cache, which_in, kl_input(m->device, KL_I32, DIMS(nrows), counts)));
+    kl_tensor y = kl_keep(llm_logits(m, llm_hidden(m, in, cache)));
+    bool ok = OK(kl_trace_end()) && OK(kl_read(y, logits, (size_t)(nrows * n) * sizeof *logits));
+    for (int i = 0; i < nrows; i++)
+        memcpy(got[which[i]][cache->at[which[i]]], logits[i * n], (size_t)counts[i] * sizeof *logits);
+    kl_release(y);
+    return ok && OK(kl_nn_cache_count(cache, nrows, rows, more));
+}
+
+/* Three rows that go on by different numbers of tokens in steps of n, with one row by itself in between, and one that
+ * is shortened: the logits of each are those of the whole sequence. */
+static void compare_rows(const struct llm *m, double (*want)[WORDS], const char *type, int n, double near)
+{
+    static float got[ROWS][TOKENS][WORDS];
+    static const int32_t all[ROWS] = {0, 1, 2};
+    kl_nn_cache cache;
+    if (!CHECK(llm_cache_init(&cache, m, ROWS, TOKENS, type)))
+        return;
+    bool shortened = false, ok = true;
+    for (int step = 0; step < 60 && ok; step++) {
+        int32_t counts[ROWS];
+        for (int i = 0; i < ROWS; i++) {
+            int left = (int)(TOKENS - cache.at[i]), k = (step * 7 + i * 3) % (n + 1);
+            counts[i] = k < left ? k : left;
+        }
+        int32_t alone = step % ROWS;
+        ok = step % 4 == 3 ? run_rows(m, &cache, 1, &alone, &counts[alone], n, got)
+                           : run_rows(m, &cache, ROWS, all, counts, n, got);
+        if (!shortened && cache.at[1] > 6) {
+            OK(kl_nn_cache_truncate(&cache, 1, 3));
+            memset(got[1][3], 0, sizeof got[1] - 3 * sizeof *got[1]);
+            shortened = true;
+        }
+        if (cache.at[0] + cache.at[1] + cache.at[2] == ROWS * TOKENS && shortened)
+            break;
+    }
+    for (int i = 0; i < ROWS; i++)
+        if (!CHECK(cache.at[i] == TOKENS && distance(got[i], want) < near))
+            printf("  row %d, type %s, pieces of %d: off by %g\n", i, type ? type : "f32", n, distance(got[i], want));
+    kl_nn_cache_deinit(&cache);
 }
 
 static void compare(const struct llm_reference *r, const char *path)
@@ -271,14 +329,19 @@ static void compare(const struct llm_reference *r, const char *path)
     run_piece(&m, NULL, 0, TOKENS, whole);
     CHECK(distance(whole, want) < 1e-4);
     for (int piece = 1; piece <= TOKENS; piece += piece == 1 ? 4 : 7) { /* 1, 5, 12 */
-        struct llm_cache cache;
-        if (!CHECK(llm_cache_init(&cache, &m, 1, 32)))
+        kl_nn_cache cache;
+        if (!CHECK(llm_cache_init(&cache, &m, 1, 32, NULL)))
             continue;
         for (int at = 0; at < TOKENS; at += piece)
             run_piece(&m, &cache, at, piece < TOKENS - at ? piece : TOKENS - at, got);
         CHECK(distance(got, want) < 1e-4);
-        llm_cache_deinit(&cache);
+        kl_nn_cache_deinit(&cache);
     }
+    for (int n = 1; n <= TOKENS; n += n == 1 ? 4 : 7)
+        compare_rows(&m, want, NULL, n, 1e-4);
+    compare_rows(&m, want, "f16", 5, 0.03);
+    if (r->kind->head % 32 == 0)
+        compare_rows(&m, want, "q8_0", 5, 0.3);
     if (!strcmp(kl_layer_name(m.layer[0].q.weight), "quantized"))
         compare_bytes(&m, want);
     llm_close(&m);
@@ -321,7 +384,7 @@ static void adapt(void)
             kl_trace_begin("adapt");
             kl_tensor ids = kl_input(m.device, KL_I32, DIMS(1, TOKENS), tokens);
             kl_tensor next = kl_reshape(kl_narrow(ids, 1, 1, TOKENS - 1), 1, (int64_t[]){TOKENS - 1});
-            kl_tensor logits = llm_logits(&m, llm_hidden(&m, kl_narrow(ids, 1, 0, TOKENS - 1), kl_none, NULL));
+            kl_tensor logits = llm_logits(&m, llm_hidden(&m, kl_narrow(ids, 1, 0, TOKENS - 1), NULL));
             kl_tensor loss = kl_keep(kl_cross_entropy(kl_squeeze(logits, 0), next));
             OK(kl_optimizer_step(adam, loss, 1e-2));
             OK(kl_trace_end());

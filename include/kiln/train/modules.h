@@ -85,31 +85,76 @@ KL_API_AT kl_tensor kl_nn_dropout(kl_tensor x, double p, kl_tensor seed, int64_t
 
 /* ---- positions ---- */
 
-/* The keys and values that a decoder has computed, so that a step computes those of new tokens only.  For each layer
- * there are arrays of [batch, kv_heads, length, head_width], of which the first `used` positions are valid.
+/* The keys and values that a decoder has computed, so that a step computes those of new tokens only.  Each row of the
+ * batch has as many as it has: rows may begin, go on and end independently of one another (continuous batching).
  *
  *     kl_nn_cache_init(&cache, dev, KL_F32, layers, batch, kv_heads, length, head_width);
  *     ... in each trace: blocks with this cache, then kl_nn_cache_advance(&cache, n);
  *
- * All steps with the same number of new tokens use one compiled program, at any position. */
+ * All steps with the same number of new tokens use one compiled program, at any positions.  Only what is new is stored;
+ * what a row has no room for is not stored, and no other position changes. */
+typedef struct kl_nn_cache_options {
+    /* Keys and values as integers of 8 bits with a scale (f16) for each 32 adjacent elements of a head, which are
+     * quantized when they are stored: |x| at most 127 scale.  head_width has to be a multiple of 32. */
+    bool q8_0;
+} kl_nn_cache_options;
 typedef struct kl_nn_cache {
     int layers;
-    int64_t length, at;  /* at: the number of used positions as the host has counted it; each advance by n adds n */
-    kl_tensor used;      /* i32 [], a state */
-    kl_tensor *k, *v;    /* one tensor for each layer */
+    int64_t batch, kv_heads, length, head_width;
+    kl_dtype dtype;
+    kl_nn_cache_options is;
+    int64_t *at;           /* [batch]: used positions of each row as the host has counted them (kl_nn_cache_count) */
+    kl_tensor used;        /* i32 [batch], a state: the same, as traces and steps count */
+    kl_tensor rows, counts; /* what kl_nn_cache_select has chosen */
+    /* One for each layer: [batch, kv_heads, more than length, head_width].  Of row b the first used[b] positions are
+     * valid, those from length on never are.  q8_0: i8, with scales [batch, kv_heads, .., head_width / 32]; else the
+     * scales are NULL. */
+    kl_tensor *k, *v, *k_scale, *v_scale;
 } kl_nn_cache;
-/* [errors ARGUMENT, DEVICE, TYPE, MEMORY] */
+/* dtype: of what is stored; attention rounds to it.  [errors ARGUMENT, DEVICE, TYPE, MEMORY] */
 KL_API_AT kl_status kl_nn_cache_init(kl_nn_cache *cache, kl_device device, kl_dtype dtype, int layers, int64_t batch,
                                      int64_t kv_heads, int64_t length, int64_t head_width);
-/* Records that n more positions are used.  Call it after all layers have stored their keys and values.  A trace that
- * fails does not change the cache on the device; the caller must then set `at` back.  [errors TRACE; ARGUMENT: more
- * positions than the cache's length] */
-KL_API_AT kl_status kl_nn_cache_advance(kl_nn_cache *cache, int64_t n);
-/* Sets the number of used positions to 0, inside or outside of a trace. */
-KL_API_AT kl_status kl_nn_cache_reset(kl_nn_cache *cache);
+/* The same with all options, of which NULL has none.  With q8_0 dtype is ignored. */
+KL_API_AT kl_status kl_nn_cache_init_with(kl_nn_cache *cache, kl_device device, kl_dtype dtype, int layers,
+                                          int64_t batch, int64_t kv_heads, int64_t length, int64_t head_width,
+                                          const kl_nn_cache_options *options);
 KL_API void kl_nn_cache_deinit(kl_nn_cache *cache); /* NULL is allowed */
 
-/* Returns i32 [n]: the positions of n tokens.  They start from 0, or with a cache from its number of used positions. */
+/* What the trace does from here to kl_nn_cache_advance.  rows, i32 [n], each at most once: the batch of x has n rows,
+ * which are these of the cache; kl_none: x has all rows.  counts, i32 [n]: of row i of x only the first counts[i] new
+ * tokens are stored and counted, none with 0; the results of the others mean nothing.  kl_none: all of them.  As inputs
+ * of a frozen step they let one program serve any rows.  The handles stay the caller's.  [errors TRACE; SHAPE; TYPE] */
+KL_API_AT kl_status kl_nn_cache_select(kl_nn_cache *cache, kl_tensor rows, kl_tensor counts);
+/* Records that n more positions are used, of each row or of those selected, and ends the selection.  Call it after all
+ * layers have stored their keys and values.  Without a selection the host counts, too: at[b] += n.  A trace that fails
+ * does not change the cache on the device; the caller then sets `at` back.  [errors TRACE; ARGUMENT: a row has no room
+ * for n positions] */
+KL_API_AT kl_status kl_nn_cache_advance(kl_nn_cache *cache, int64_t n);
+/* The host counts what a frozen step, or a trace with a selection, stores: at[rows[i]] += counts[i], i = 0 .. n - 1.
+ * rows NULL: row i.  Call it before the step runs, and set `at` back if the step fails.  [errors ARGUMENT: no such row,
+ * or one without so much room, which the message names; nothing is counted then] */
+KL_API_AT kl_status kl_nn_cache_count(kl_nn_cache *cache, int64_t n, const int64_t *rows, const int64_t *counts);
+/* Row `row` has its first n positions only, as before a rejected draft or an edited text; 0: the row is free for
+ * another sequence.  Inside or outside of a trace.  [errors ARGUMENT: no such row, or at[row] is less than n] */
+KL_API_AT kl_status kl_nn_cache_truncate(kl_nn_cache *cache, int64_t row, int64_t n);
+/* Sets the number of used positions of all rows to 0, inside or outside of a trace. */
+KL_API_AT kl_status kl_nn_cache_reset(kl_nn_cache *cache);
+
+/* Writes the first at[row] positions of a row to a file, with the n tokens they belong to (or more, or none), as
+ * kl_file_write does: safetensors, with the cache's shape, type and a check sum.  model: a number of the model's, as a
+ * hash of its file's name or contents, which is compared when the row is loaded.  [errors as kl_file_write; ARGUMENT]
+ */
+KL_API_AT kl_status kl_nn_cache_save(const kl_nn_cache *cache, int64_t row, const char *path, uint64_t model,
+                                     int64_t n, const int32_t *tokens);
+/* Reads such a file into a row of a cache of the same layers, heads, width and type, whose length may be another, and
+ * sets at[row].  Its tokens: up to `room` are written to tokens, their number to *n.  The row changes as a whole or,
+ * after an error, not at all.  Outside of a trace.  [errors as kl_file_open; IO: another model's file, or one with
+ * other contents: the message names the file, and the byte or the field; ARGUMENT: no such row, too little room; TRACE]
+ */
+KL_API_AT kl_status kl_nn_cache_load(kl_nn_cache *cache, int64_t row, const char *path, uint64_t model, int64_t room,
+                                     int32_t *tokens, int64_t *n);
+
+/* The positions of n new tokens: i32 [n], from 0 on; with a cache [rows, n], of each row from its used positions on. */
 KL_API_AT kl_tensor kl_nn_positions(kl_device device, int64_t n, const kl_nn_cache *cache);
 /* x: [..., L, D], D even, positions: integers [L] -> x with its pairs of elements rotated by position * base^(-2i/D), i
  * = 0 .. D/2 - 1 (rotary embedding, Su et al. 2021).  Pairs are (i, i + D/2), or interleaved (2i, 2i + 1).  With
@@ -118,11 +163,32 @@ KL_API_AT kl_tensor kl_nn_rotary(kl_tensor x, kl_tensor positions, double base, 
 typedef struct kl_nn_rotary_options {
     double base;       /* 0: 10000 */
     bool interleaved;
-    /* floats [D/2]: divisors of the angles (Llama 3.1's scaling and YaRN's, "rope_freqs.weight"); kl_none: 1 */
+    /* floats [D/2]: divisors of the angles (kl_nn_rotary_divisors, GGUF's "rope_freqs.weight"); kl_none: 1 */
     kl_tensor factors;
+    double attention_factor; /* the result is multiplied by it (YaRN's); 0: 1 */
 } kl_nn_rotary_options;
 /* kl_nn_rotary with all its options; NULL: all zero.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_nn_rotary_with(kl_tensor x, kl_tensor positions, const kl_nn_rotary_options *options);
+
+/* How models that were trained on `original` positions take more.  LINEAR divides all angles by factor.  LLAMA3 divides
+ * those of pairs that turn at most `low` times in the original positions, none of those that turn `high` times or more,
+ * and in between in part.  YARN (Peng et al. 2023) the same, with a ramp over the pairs from the one that turns
+ * `fast` times to the one that turns `slow` times, and a factor for attention. */
+typedef enum kl_nn_rotary_kind { KL_NN_ROTARY_LINEAR, KL_NN_ROTARY_LLAMA3, KL_NN_ROTARY_YARN } kl_nn_rotary_kind;
+typedef struct kl_nn_rotary_scaling {
+    kl_nn_rotary_kind kind;
+    double base;               /* 0: 10000 */
+    double factor;             /* 0: 1 */
+    double original;           /* positions; LLAMA3, YARN: has to be set */
+    double low, high;          /* LLAMA3; 0: 1 and 4 */
+    double fast, slow;         /* YARN; 0: 32 and 1 */
+    double attention_factor;   /* YARN; 0: 1 + ln(factor) / 10, for a factor above 1 */
+} kl_nn_rotary_scaling;
+/* Divisors of the angles of heads of `width` rotated elements, for kl_nn_rotary_options: width / 2 floats in the
+ * caller's array.  *attention_factor: 1 but for YARN; NULL is allowed.  [errors ARGUMENT: an odd width, a number that
+ * is negative or not finite] */
+KL_API_AT kl_status kl_nn_rotary_divisors(int64_t width, const kl_nn_rotary_scaling *scaling, float *divisors,
+                                          double *attention_factor);
 
 /* ---- attention: x [batch, L, width] -> [batch, L, width] ---- */
 
@@ -132,6 +198,7 @@ typedef struct kl_nn_attention_options {
                             shares one */
     bool bias, causal;
     double rotary_base; /* 0: the module does not use positions (a model may add learned ones to x) */
+    int64_t window;     /* a token attends to so many tokens, itself and those before it (causal); 0: to all */
 } kl_nn_attention_options;
 typedef struct kl_nn_attention {
     kl_nn_linear qkv, out; /* prefix.qkv: width -> queries, keys and values, concatenated in this order; prefix.out */
@@ -140,10 +207,23 @@ typedef struct kl_nn_attention {
 KL_API_AT kl_status kl_nn_attention_init(kl_nn_attention *m, kl_params *params, const char *prefix,
                                          const kl_nn_attention_options *options);
 /* mask: as in kl_attention, or kl_none.  cache (NULL: none): the keys and values of layer `layer` are stored in it.
- * Each new token then attends to all earlier tokens and itself, and mask must be kl_none.  [errors ARGUMENT, SHAPE;
- * TRACE: a cache outside of a trace] */
+ * Each new token then attends to earlier tokens of its row and itself; with a cache or a window mask must be kl_none.
+ * [errors ARGUMENT, SHAPE; TRACE: a cache outside of a trace] */
 KL_API_AT kl_tensor kl_nn_attention_forward(const kl_nn_attention *m, kl_tensor x, kl_tensor mask, kl_nn_cache *cache,
                                             int layer);
+
+typedef struct kl_nn_causal_options {
+    double scale;              /* of the scores; 0: 1 / sqrt(D) */
+    int64_t window;            /* a token attends to so many tokens, itself and those before it; 0: to all */
+    double cap;                /* scores become cap tanh(score / cap), and are stored; 0: they do not */
+} kl_nn_causal_options;
+/* The attention of decoders with projections of their own: q [B, H, L, D], k and v [B, G, L, D], H a multiple of G
+ * (each head of k and v serves H / G adjacent heads of q) -> [B, H, L, D].  A token attends to itself and the tokens of
+ * its row before it: those of k, and with a cache (NULL: none), in whose layer `layer` k and v are stored, those that
+ * the row has there.  Rotate q and k before, at kl_nn_positions(.., cache).  options NULL: all zero.  [SHAPE, TYPE,
+ * ARGUMENT; TRACE: a cache outside of a trace] */
+KL_API_AT kl_tensor kl_nn_causal_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_nn_cache *cache, int layer,
+                                           const kl_nn_causal_options *options);
 
 /* ---- transformer block: x += attention(norm1(x)); x += mlp(norm2(x)) ---- */
 

@@ -46,6 +46,13 @@ static void losses_and_attention(void)
     kl_tensor positions = kl_arange(dev, KL_I32, 4);
     CHECK(same(kl_nn_rotary_with(q, positions, NULL), kl_nn_rotary_with(q, positions, &rotary)));
     kl_release(positions);
+    kl_nn_causal_options causal = {0};
+    CHECK(same(kl_nn_causal_attention(q, q, q, NULL, 0, NULL), kl_nn_causal_attention(q, q, q, NULL, 0, &causal)));
+    kl_nn_cache plain, with;
+    OK(kl_nn_cache_init_with(&plain, dev, KL_F32, 1, 1, 1, 4, 8, NULL));
+    OK(kl_nn_cache_init_with(&with, dev, KL_F32, 1, 1, 1, 4, 8, &(kl_nn_cache_options){0}));
+    CHECK(plain.dtype == with.dtype && !plain.k_scale && !with.k_scale);
+    kl_nn_cache_deinit(&plain), kl_nn_cache_deinit(&with);
     kl_release(q);
     kl_release(x);
     kl_release(labels);
