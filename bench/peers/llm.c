@@ -1,7 +1,7 @@
 /* A Llama of 1.24 billion random parameters (the shape of Llama 3.2 1B) beside llama.cpp, in alternation, on one and on
  * two threads: a prompt of 256 tokens, one token more behind it, and one token of each of 16 sequences at once, with
- * weights of each type, and activations of 8 bits beside those of blocks.  A row's baseline is llama.cpp, its ratio that one's time over Kiln's; its limit is
- * reading the weights once at the speed of memory.
+ * weights of each type, and activations of 8 bits beside those of blocks.  A row's baseline is llama.cpp, its ratio
+ * that one's time over Kiln's; its limit is reading the weights once at the speed of memory.
  *
  * It writes its models, GGUF files, into the folder that KILN_TEST_LLM names (6 GB).  llama.cpp runs in a process of
  * its own, by the Python that KILN_TEST_PYTHON names (llm_turns.py); `./run bench llm` installs it into
