@@ -2,9 +2,9 @@
  *
  *   sum (a - p)(b - q) = sum a b - q sum a - p sum (b - q)
  *
- * of matrices, so that the product is of bytes; i32 wraps, so not a bit changes.  A convolution is of floats, exact as
- * long as no sum of products has more than 2^24: where a bound of the weights does not show that, the channels are
- * divided. */
+ * of matrices, so that the product is of bytes; i32 wraps, so not a bit changes.  So is a convolution, padded with the
+ * zero point.  Where that is not faster, it is of floats, exact as long as no sum of products has more than 2^24:
+ * where a bound of the weights does not show that, the channels are divided. */
 #include "onnx.h"
 #include <stdlib.h>
 
@@ -16,14 +16,20 @@ kl_tensor onnx_less_zero(struct node *n, uint32_t i, uint32_t zero, int axis)
     return z.id ? kl_sub(a, z) : a;
 }
 
-kl_tensor onnx_zero_point(struct node *n, uint32_t i, uint32_t zero, int axis)
+/* Are the zero points, an operand, left out or known to be 0? */
+static bool is_zero(struct node *n, uint32_t zero)
 {
-    struct type t, z;
     const struct array *known = onnx_numbers(n, zero);
     bool all = known != NULL;
     for (int64_t k = 0; all && k < known->count; k++)
         all = array_int(known, k) == 0;
-    if (!onnx_has(n, zero) || all || !onnx_type(n, i, &t) || !onnx_type(n, zero, &z))
+    return all || !onnx_has(n, zero);
+}
+
+kl_tensor onnx_zero_point(struct node *n, uint32_t i, uint32_t zero, int axis)
+{
+    struct type t, z;
+    if (is_zero(n, zero) || !onnx_type(n, i, &t) || !onnx_type(n, zero, &z))
         return kl_none;
     kl_tensor p = kl_cast(onnx_in(n, zero), KL_I32);
     int64_t dims[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1}, count = z.rank == 1 ? z.dims[0] : 1;
@@ -99,7 +105,12 @@ kl_tensor onnx_integer_matmul(struct node *n)
 
 /* ---- convolutions ---- */
 
-static uint32_t conv_weights(const struct node *n) { return n->def->op->fn == onnx_qlinear_conv ? 3 : 1; }
+/* The operand that is the weights, also of a DequantizeLinear of weights. */
+static uint32_t conv_weights(const struct node *n)
+{
+    node_fn *fn = n->def->op->fn;
+    return fn == onnx_qlinear_conv ? 3 : fn == onnx_dequantize_linear ? 0 : 1;
+}
 static uint32_t conv_zero(const struct node *n) { return n->def->op->fn == onnx_qlinear_conv ? 5 : 3; }
 
 /* Part 0: the weights less their zero points, as floats. */
@@ -130,25 +141,90 @@ static int64_t weights_bound(struct node *n, const struct type *f, int64_t chann
     return max;
 }
 
-kl_tensor onnx_integer_conv(struct node *n, const struct type *f, onnx_conv_fn *conv, const void *windows)
+/* Part 1: the sums of each filter's weights, [F, 1, ..]. */
+static kl_tensor filter_sums(struct node *n, uint32_t part)
+{
+    kl_tensor w = kl_cast(onnx_in(n, conv_weights(n)), KL_I32);
+    int axes[KL_MAX_RANK], rank = onnx_type_of(w).rank;
+    int64_t dims[KL_MAX_RANK] = {onnx_type_of(w).dims[0], 1, 1, 1, 1, 1, 1, 1};
+    (void)part;
+    for (int k = 1; k < rank; k++)
+        axes[k - 1] = k;
+    return kl_reshape(kl_sum(w, rank - 1, axes, false), rank - 1, dims);
+}
+
+/* Is it faster in bytes?  With a zero point of x that is known, *zero, none of the weights, no groups, and enough
+ * filters to share the packing of windows. */
+static bool bytes_conv_zero(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s,
+                            int64_t *zero)
+{
+    enum { MANY_FILTERS = 8, MANY_PRODUCTS = 16 };
+    struct type t, w;
+    const struct array *known = onnx_numbers(o->x, o->x_zero);
+    int64_t products = 1;
+    bool fits = s->groups == 1 && is_bytes(o->x, o->x_at, &t) && is_bytes(o->w, o->w_at, &w) &&
+                is_zero(o->w, o->w_zero) &&
+                (known ? known->count == 1 : !onnx_has(o->x, o->x_zero)) && t.dims[1] == f->dims[1] &&
+                f->dims[0] >= MANY_FILTERS;
+    for (int k = 0; fits && k < t.rank; k++) {
+        fits = t.dims[k] > 0 && f->dims[k] > 0; /* no symbolic length: products of integers have none */
+        products = sat_mul(products, k ? f->dims[k] : 1);
+    }
+    *zero = known && fits ? array_int(known, 0) : 0;
+    return fits && products >= MANY_PRODUCTS;
+}
+
+bool onnx_bytes_conv_fits(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s)
+{
+    int64_t zero;
+    return bytes_conv_zero(o, f, s, &zero);
+}
+
+kl_tensor onnx_bytes_conv(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s)
+{
+    int64_t zero, low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0}, cut[2][WINDOW_AXES] = {{0}};
+    if (!bytes_conv_zero(o, f, s, &zero))
+        return kl_none;
+    for (int k = 0; k < s->n; k++) { /* a negative padding cuts off elements */
+        low[2 + k] = s->low[k] > 0 ? s->low[k] : 0, cut[0][k] = s->low[k] < 0 ? s->low[k] : 0;
+        high[2 + k] = s->high[k] > 0 ? s->high[k] : 0, cut[1][k] = s->high[k] < 0 ? s->high[k] : 0;
+    }
+    kl_tensor x = kl_cast(kl_pad(onnx_in(o->x, o->x_at), low, high, (double)zero), KL_I32);
+    kl_tensor w = kl_cast(onnx_in(o->w, o->w_at), KL_I32);
+    kl_tensor y = kl_conv(x, w, kl_none, s->stride, cut[0], cut[1], s->dilation, 1);
+    if (zero)
+        y = kl_sub(y, kl_mul(onnx_number(o->x, KL_I32, (double)zero),
+                             once_part(o->w, 1, (uint32_t[]){o->w_at, NO_PLACE}, filter_sums)));
+    return y;
+}
+
+static kl_tensor convolve(kl_tensor x, kl_tensor w, const struct onnx_windows *s)
+{
+    return kl_conv(x, w, kl_none, s->stride, s->low, s->high, s->dilation, s->groups);
+}
+
+kl_tensor onnx_integer_conv(struct node *n, const struct type *f, const struct onnx_windows *s)
 {
     struct type t, tw;
     int64_t channels = f->dims[1];
     uint32_t zero = 2, of[] = {conv_weights(n), conv_zero(n), NO_PLACE};
+    kl_tensor sum = onnx_bytes_conv(&(struct onnx_conv_operands){n, n, 0, zero, of[0], of[1]}, f, s);
+    if (sum.id)
+        return sum;
     bool exact = is_bytes(n, 0, &t) && is_bytes(n, conv_weights(n), &tw) && channels > 0;
     while (exact && sat_mul(weights_bound(n, f, channels), 255) > EXACT_MAX && channels > 1)
         channels = (channels + 1) / 2;
     exact = exact && sat_mul(weights_bound(n, f, channels), 255) <= EXACT_MAX &&
             (channels == f->dims[1] || t.dims[1] == f->dims[1]);
     if (!exact)
-        return conv(n, onnx_less_zero(n, 0, zero, 1), onnx_less_zero(n, conv_weights(n), conv_zero(n), 0), windows);
-    kl_tensor x = kl_cast(onnx_less_zero(n, 0, zero, 1), KL_F32), sum = kl_none;
+        return convolve(onnx_less_zero(n, 0, zero, 1), onnx_less_zero(n, conv_weights(n), conv_zero(n), 0), s);
+    kl_tensor x = kl_cast(onnx_less_zero(n, 0, zero, 1), KL_F32);
     kl_tensor all = once_part(n, 0, of, float_weights);
     for (int64_t c = 0; c < f->dims[1]; c += channels) {
         int64_t count = c + channels < f->dims[1] ? channels : f->dims[1] - c;
         bool whole = count == f->dims[1];
         kl_tensor part = whole ? x : kl_narrow(x, 1, c, count), w = whole ? all : kl_narrow(all, 1, c, count);
-        kl_tensor y = kl_cast(conv(n, part, w, windows), KL_I32);
+        kl_tensor y = kl_cast(convolve(part, w, s), KL_I32);
         sum = sum.id ? kl_add(sum, y) : y;
     }
     return sum;

@@ -286,6 +286,14 @@ kl_tensor onnx_normalise(struct node *n, kl_tensor x, int count, const int *axes
 /* ---- ops/ops_reduce.c, ops/ops_window.c: for fused operators; kl_none or poison: reported ---- */
 kl_tensor onnx_gemm_of(struct node *n, kl_dtype *dtype);   /* of operands 0 to 2; *dtype: of its result */
 kl_tensor onnx_conv_of(struct node *n);
+enum { WINDOW_AXES = 3 };             /* most axes that windows move along */
+struct onnx_windows {
+    int n;                            /* axes */
+    int64_t in[WINDOW_AXES], size[WINDOW_AXES], stride[WINDOW_AXES], dilation[WINDOW_AXES];
+    int64_t low[WINDOW_AXES], high[WINDOW_AXES], out[WINDOW_AXES];
+    int64_t extra[WINDOW_AXES];       /* elements that the last window of ceil_mode reads beyond `high` */
+    int groups;                       /* of a convolution; else 0 */
+};
 /* Operand 0 of average pooling as `a`, which may be wider. */
 kl_tensor onnx_average_pool_of(struct node *n, kl_tensor a);
 
@@ -359,15 +367,20 @@ kl_tensor onnx_zero_point(struct node *n, uint32_t i, uint32_t zero, int axis);
  * i32, one number or one for each row, or kl_none. */
 kl_tensor onnx_integer_matmul(struct node *n);
 kl_tensor onnx_integer_product(struct node *n, kl_tensor a, kl_tensor p);
-/* The convolution of ConvInteger or QLinearConv, i32, by a function that computes one of x and w, f32 or i32.
- * f: the weights' type. */
-typedef kl_tensor onnx_conv_fn(struct node *n, kl_tensor x, kl_tensor w, const void *windows);
-kl_tensor onnx_integer_conv(struct node *n, const struct type *f, onnx_conv_fn *conv, const void *windows);
+/* The convolution of ConvInteger or QLinearConv, i32.  f: the weights' type. */
+kl_tensor onnx_integer_conv(struct node *n, const struct type *f, const struct onnx_windows *s);
+/* A convolution of bytes, i32; kl_none: it is not faster so than in floats, as the function in front says.  The
+ * operands: those of nodes x and w with these numbers, each with its zero point. */
+struct onnx_conv_operands { struct node *x, *w; uint32_t x_at, x_zero, w_at, w_zero; };
+bool onnx_bytes_conv_fits(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s);
+kl_tensor onnx_bytes_conv(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s);
 
-/* ---- qdq.c: products of dequantized bytes ---- */
+/* ---- qdq.c: products and convolutions of dequantized bytes ---- */
 /* The product of operands 0 and 1, f32, in integers; down: operand 1 is transposed.  false: it is none of dequantized
  * bytes. */
 bool onnx_qdq_product(struct node *n, bool down, kl_tensor *y);
+/* The same of the convolution of operand 0 with weights, operand 1, of type f; without a bias. */
+bool onnx_qdq_conv(struct node *n, const struct type *f, const struct onnx_windows *s, kl_tensor *y);
 
 /* ---- attr.c: attributes ---- */
 const Onnx__AttributeProto *onnx_attr(const struct node *n, const char *name); /* NULL: it has none */

@@ -1,5 +1,5 @@
-/* Products between a DequantizeLinear and a QuantizeLinear, as quantizers write them, in integers: of an operand in
- * bytes with one scale, and of weights in bytes with a scale for all or for each column,
+/* Products and convolutions between a DequantizeLinear and a QuantizeLinear, as quantizers write them, in integers: of
+ * an operand in bytes with one scale, and of weights in bytes with a scale for all or for each column,
  *
  *   sum (sa (a - p)) (sb (b - q)) = sa sb sum (a - p)(b - q)
  *
@@ -31,6 +31,8 @@ static int64_t qdq_count(struct node *d, uint32_t i)
     return !onnx_has(d, i) ? 1 : !onnx_type(d, i, &t) ? -1 : t.rank == 1 ? t.dims[0] : 1;
 }
 
+/* ---- matrices ---- */
+
 struct qdq { struct node *a, *b; bool down; kl_tensor floats, weights; }; /* down: b's rows are the columns */
 
 /* Operand i of d in the last axis of a product: one number or [N]. */
@@ -47,7 +49,7 @@ static kl_tensor qdq_columns(struct node *b, uint32_t part)
     return kl_sum(onnx_less_zero(b, 0, 2, down ? 0 : 1), 1, (int[]){down ? 1 : 0}, false);
 }
 
-static kl_status qdq_forward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+static kl_status product_forward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct qdq *x = ctx;
     (void)in, (void)nin, (void)nout;
@@ -64,7 +66,7 @@ static kl_status qdq_forward(void *ctx, const kl_tensor *in, int64_t nin, kl_ten
 }
 
 /* Takes the operand, the product and its gradient. */
-static kl_status qdq_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+static kl_status product_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct qdq *x = ctx;
     (void)nin, (void)nout;
@@ -90,5 +92,60 @@ bool onnx_qdq_product(struct node *n, bool down, kl_tensor *y)
         return false;
     x.floats = onnx_in(n, 0);
     x.weights = onnx_in(n, 1);
-    return kl_custom_grad(qdq_forward, qdq_backward, &x, 1, &x.floats, 1, y) == KL_OK;
+    return kl_custom_grad(product_forward, product_backward, &x, 1, &x.floats, 1, y) == KL_OK;
+}
+
+/* ---- convolutions ---- */
+
+struct qdq_conv {
+    struct node *a, *b;
+    const struct type *f;
+    const struct onnx_windows *s;
+    kl_tensor floats, weights;
+};
+
+static kl_status conv_forward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct qdq_conv *x = ctx;
+    const struct onnx_conv_operands o = {x->a, x->b, 0, 2, 0, 2};
+    int64_t dims[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1};
+    (void)in, (void)nin, (void)nout;
+    kl_tensor y = onnx_bytes_conv(&o, x->f, x->s), scale = qdq_spread(x->b, 1, KL_F32);
+    dims[0] = qdq_count(x->b, 1);
+    scale = kl_mul(qdq_spread(x->a, 1, KL_F32), kl_reshape(scale, dims[0] == 1 ? 0 : x->s->n + 1, dims));
+    out[0] = kl_mul(kl_cast(y, KL_F32), scale);
+    return KL_OK;
+}
+
+/* Takes the operand, the convolution and its gradient. */
+static kl_status conv_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct qdq_conv *x = ctx;
+    const struct onnx_windows *s = x->s;
+    (void)nin, (void)nout;
+    int64_t high[WINDOW_AXES];
+    for (int k = 0; k < s->n; k++) { /* less the padded elements that no window reaches */
+        int64_t reach = (s->size[k] - 1) * s->dilation[k] + 1 + (s->out[k] - 1) * s->stride[k];
+        high[k] = reach - s->in[k] - s->low[k];
+    }
+    out[0] = kl_conv_transpose(in[2], x->weights, kl_none, s->stride, s->low, high, s->dilation, 1);
+    return KL_OK;
+}
+
+bool onnx_qdq_conv(struct node *n, const struct type *f, const struct onnx_windows *s, kl_tensor *y)
+{
+    struct qdq_conv x = {.f = f, .s = s};
+    if (n->run->folding || n->run->m->suspended || !(x.a = qdq_maker(n, 0)) || !(x.b = qdq_maker(n, 1)))
+        return false;
+    int64_t scales = qdq_count(x.b, 1);
+    int axis = 0;
+    const struct onnx_conv_operands o = {x.a, x.b, 0, 2, 0, 2};
+    if (!onnx_value(n, 1)->steady || qdq_count(x.a, 1) != 1 || qdq_count(x.a, 2) != 1 ||
+        !onnx_bytes_conv_fits(&o, f, s))
+        return false;
+    if (scales != 1 && (scales != f->dims[0] || !onnx_axis(x.b, onnx_attr_int(x.b, "axis", 1), f->rank, &axis) || axis))
+        return false;
+    x.floats = onnx_in(n, 0);
+    x.weights = onnx_in(n, 1);
+    return kl_custom_grad(conv_forward, conv_backward, &x, 1, &x.floats, 1, y) == KL_OK;
 }

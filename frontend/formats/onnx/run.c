@@ -338,9 +338,9 @@ bool onnx_give(struct node *n, uint32_t i, kl_tensor t)
     struct value *v = result_of(n, i);
     if (!v)
         return true;
+    v->maker = n;
     if (!n->run->folding) {
         v->t = t;
-        v->maker = n;
         return true;
     }
     int64_t work = run_work(n, t);

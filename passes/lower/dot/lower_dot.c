@@ -657,6 +657,8 @@ void dot_emit(struct dot *d, const struct schedule *s)
     d->run = s->dot.run ? s->dot.run : d->size.n;
     d->lanes = s->dot.lanes;
     d->when = (enum sched_epilogue)s->dot.epilogue;
+    d->square = s->dot.square;
+    d->pack_by = (enum sched_pack)s->dot.pack_by;
     if (d->when != EPILOGUE_IN_TILE) {
         int64_t tiles = d->when == EPILOGUE_AFTER_ROWS ? dot_parts(d->size.n, d->nr) : 1;
         d->tile_step = tiles * d->nr;

@@ -61,6 +61,8 @@ struct dot {
     uint32_t panel, partial, tile;               /* numbers of scratch lbufs + 1; 0: none */
     int64_t lanes;                               /* lanes of a vector: see dot_begin_columns */
     enum sched_epilogue when;
+    uint32_t square;                             /* of a panel: lanes of vectors that are copied, if not whole rows */
+    enum sched_pack pack_by;
     int64_t tile_step;                           /* elements from one row of the tile's copy to the next */
     val batch_index;
     bool symbolic_m, symbolic_n, symbolic_k;     /* whether the number of rows, of columns, or of steps of k has a

@@ -2,8 +2,9 @@
  * once (caps.mma_bytes).
  *
  * A task computes NR columns of a block of rows.  B's columns are packed into a panel: groups of four elements along k,
- * and within a group column by column, with zeros where k ends within a group.  A product of one row tile reads B in
- * place if B's columns are adjacent in memory, or if the product has few rows.  A product of few rows is limited by
+ * and within a group column by column, with zeros where k ends within a group.  Columns that are adjacent in runs only,
+ * as the windows of a convolution, are copied row by row first (lower_dot_pack.c).  A product of one row tile reads B
+ * in place if B's columns are adjacent in memory, or if the product has few rows.  A product of few rows is limited by
  * memory: B is prefetched, and where its elements along k are adjacent, squares of as many groups as a vector has lanes
  * are transposed in registers.  A is read in place, four adjacent elements along k at a time.  A tile of MR x NR sums
  * stays in registers over all k of a panel.  Then it is stored to scratch, and the epilogue is computed row by row.
@@ -28,6 +29,7 @@ struct bytes_product {
     int64_t kc, panels;     /* elements of k in a panel, a multiple of GROUP where there are several */
     int64_t lanes;          /* sums in a register */
     uint32_t panel, sums;   /* lbufs */
+    uint32_t rows;          /* lbuf + 1: the panel's rows, of columns in runs; 0: columns have no runs */
     uint32_t columns;       /* lbuf: sums of the panel's columns */
 };
 
@@ -124,9 +126,35 @@ static void pack_group(const struct bytes_product *s, const struct bytes_panel *
                   dot_splat(k, k_bits(k, s->tb, 0), GROUP, (unsigned)(p->room - p->cols)));
 }
 
+/* The same of columns in runs, all groups of the panel. */
+static void pack_bytes_runs(const struct bytes_product *s, const struct bytes_panel *p)
+{
+    struct kernel *k = s->d->w->k;
+    struct dot d = *s->d;
+    val nr = k_int(k, d.nr);
+    int64_t end = dot_parts(p->length, GROUP) * GROUP, beyond = end - p->length;
+    d.dtype = s->tb;
+    d.panel = s->rows;
+    d.pack_by = PACK_COLUMN_RUNS;
+    d.square = (uint32_t)s->lanes;
+    d.period_k = d.period_k <= s->kc ? d.period_k : 0; /* a panel ends in each period at most once */
+    dot_pack(&d, p->n0, p->cols, p->k0, k_int(k, p->length), p->length);
+    if (beyond)
+        dot_store(k, s->rows - 1, panel_at(s, k_int(k, p->length)), TILE_ROWS, nr,
+                  dot_splat(k, k_bits(k, s->tb, 0), (unsigned)beyond, (unsigned)p->room));
+    val kk = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, end), GROUP), at = panel_at(s, kk);
+    val rows = dot_load(k, s->rows - 1, at, TILE_ROWS, nr, GROUP, p->room, 0);
+    dot_store(k, s->panel - 1, at, TILE_COLS, k_int(k, GROUP), rows);
+    k_end(k, kk);
+}
+
 static void pack_bytes_panel(const struct bytes_product *s, const struct bytes_panel *p)
 {
     struct kernel *k = s->d->w->k;
+    if (s->rows) {
+        pack_bytes_runs(s, p);
+        return;
+    }
     int64_t whole = p->length / GROUP * GROUP, rest = p->length - whole;
     if (whole) {
         val kk = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), GROUP);
@@ -301,6 +329,8 @@ void dot_bytes_emit(struct dot *d, const struct schedule *schedule)
         s.panel = 1 + k_buf(k, BUF_SCRATCH, s.tb, dot_parts(s.kc, GROUP) * GROUP * d->nr, 0);
     else if (!s.b_rows)
         s.square = GROUP * s.lanes;
+    if (d->b_step_n == -1)
+        s.rows = 1 + k_buf(k, BUF_SCRATCH, s.tb, dot_parts(s.kc, GROUP) * GROUP * d->nr, 0);
     s.sums = k_buf(k, BUF_SCRATCH, KL_I32, (s.panels > 1 ? d->mblock : d->mr) * d->nr, 0);
     d->tile = 1 + s.sums;
     d->tile_step = d->nr;

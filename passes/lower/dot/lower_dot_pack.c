@@ -10,9 +10,6 @@
 
 enum { PACK_STEPS = 16 };
 
-/* Lanes of a vector for all copies except whole rows. */
-static uint32_t square_of(const struct dot *d) { return schedule_of(d->w->k)->dot.square; }
-
 /* The columns and the steps of k that are copied; the panel has a row for each d->unit steps of k.  length: the number
  * of steps, kc, or one that the kernel computes, which is at most kc. */
 struct panel { val n0, k0, length; int64_t cols, kc; };
@@ -41,11 +38,11 @@ static void pack_column(const struct dot *d, const struct panel *t, val col, val
 static void store_square(const struct dot *d, val *column, val first, val col)
 {
     struct kernel *k = d->w->k;
-    for (uint32_t i = 0; i < square_of(d); i++) /* elements of an expanded axis are the same in all lanes */
+    for (uint32_t i = 0; i < d->square; i++) /* elements of an expanded axis are the same in all lanes */
         if (!k->inst[column[i]].varying)
             column[i] = k_splat(k, column[i]);
-    k_transpose(k, column, square_of(d));
-    for (uint32_t i = 0; i < square_of(d); i++) {
+    k_transpose(k, column, d->square);
+    for (uint32_t i = 0; i < d->square; i++) {
         val at = ix_add(k, ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr), col);
         k_store(k, d->panel - 1, ix_add(k, at, d->w->lane), column[i], 0);
     }
@@ -57,8 +54,8 @@ static void pack_square(const struct dot *d, const struct panel *t, val col, val
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val row[64];
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, square_of(d)), 1);
-    for (uint32_t i = 0; i < square_of(d); i++)
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->square), 1);
+    for (uint32_t i = 0; i < d->square; i++)
         row[i] = panel_element(d, t, ix_add(k, col, k_int(k, i)), ix_add(k, first, w->lane), false);
     store_square(d, row, first, col);
     k_end(k, w->lane);
@@ -205,8 +202,8 @@ static void pack_vector(const struct dot *d, const struct panel *t, int64_t firs
 
 static void pack_row_runs(const struct dot *d, const struct panel *t)
 {
-    for (int64_t first = 0; first < t->cols; first += square_of(d))
-        pack_vector(d, t, first, square_of(d));
+    for (int64_t first = 0; first < t->cols; first += d->square)
+        pack_vector(d, t, first, d->square);
 }
 
 /* Copies a square: columns from n0 + col on, `there` of which exist, and steps of k from element `at` of run number
@@ -218,9 +215,9 @@ static void pack_square_of_run(const struct dot *d, const struct panel *t, val c
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val v[64];
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, square_of(d)), 1);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->square), 1);
     w->pred = k_prim(k, P_LT, w->lane, ix_sub(k, k_int(k, d->steps_run), at), 0);
-    for (uint32_t i = 0; i < square_of(d); i++)
+    for (uint32_t i = 0; i < d->square; i++)
         v[i] = i < there ? dot_step_of_run(d, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)), run,
                                            ix_add(k, at, w->lane)) : v[0];
     w->pred = 0;
@@ -246,9 +243,9 @@ static void pack_columns_of_runs(const struct dot *d, const struct panel *t, val
     from = ix_scale(k, from, -1);
     ix_assume_range(k, from, 0, length - 1);
     ix_assume_range(k, to, 1, length);
-    val squares = ix_div(k, ix_add(k, ix_sub(k, to, from), k_int(k, square_of(d) - 1)), square_of(d));
+    val squares = ix_div(k, ix_add(k, ix_sub(k, to, from), k_int(k, d->square - 1)), d->square);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), squares, 1);
-    val at = ix_add(k, from, ix_scale(k, i, square_of(d)));
+    val at = ix_add(k, from, ix_scale(k, i, d->square));
     pack_square_of_run(d, t, col, there, run, at, ix_add(k, ix_sub(k, zero, t->k0), at));
     k_end(k, i);
     k_end(k, run);
@@ -257,10 +254,10 @@ static void pack_columns_of_runs(const struct dot *d, const struct panel *t, val
 static void pack_column_runs(const struct dot *d, const struct panel *t)
 {
     struct kernel *k = d->w->k;
-    int64_t whole = t->cols / square_of(d) * square_of(d);
+    int64_t whole = t->cols / d->square * d->square;
     if (whole) {
-        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), square_of(d));
-        pack_columns_of_runs(d, t, col, square_of(d));
+        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), d->square);
+        pack_columns_of_runs(d, t, col, d->square);
         k_end(k, col);
     }
     if (t->cols > whole)
@@ -272,18 +269,17 @@ static void pack_column_runs(const struct dot *d, const struct panel *t)
 static void pack_panel(const struct dot *d, const struct panel *t)
 {
     struct kernel *k = d->w->k;
-    unsigned by = schedule_of(d->w->k)->dot.pack_by;
-    if (by == PACK_COLUMN_RUNS) {
+    if (d->pack_by == PACK_COLUMN_RUNS) {
         pack_row_runs(d, t);
         return;
     }
-    if (by == PACK_STEP_RUNS) {
+    if (d->pack_by == PACK_STEP_RUNS) {
         pack_column_runs(d, t);
         return;
     }
     int64_t rows = dot_parts(t->kc, d->unit);
     bool alone = t->kc % d->unit;
-    if (by == PACK_ROWS) {
+    if (d->pack_by == PACK_ROWS) {
         int64_t whole = (rows - alone) / UNROLL_K * UNROLL_K;
         if (whole) {
             val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), UNROLL_K);
@@ -294,15 +290,15 @@ static void pack_panel(const struct dot *d, const struct panel *t)
             pack_rows(d, t, k_int(k, whole), rows - whole, alone);
         return;
     }
-    bool squares = by == PACK_SQUARES && t->cols == d->nr;
-    int64_t step = squares ? square_of(d) : PACK_STEPS, whole = (rows - alone) / step * step;
+    bool squares = d->pack_by == PACK_SQUARES && t->cols == d->nr;
+    int64_t step = squares ? d->square : PACK_STEPS, whole = (rows - alone) / step * step;
     val cols = d->columns_here ? d->columns_here : k_int(k, t->cols), end = cols;
     if (whole) {
         /* The rows are at a multiple of `step`, so that it is seen which of them share what several have, as scales. */
         val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / step), 1), j = ix_scale(k, number, step);
         if (squares && d->columns_here)
-            end = ix_scale(k, ix_div(k, cols, square_of(d)), square_of(d));
-        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), end, squares ? square_of(d) : 1);
+            end = ix_scale(k, ix_div(k, cols, d->square), d->square);
+        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), end, squares ? d->square : 1);
         if (squares)
             pack_square(d, t, col, j);
         else
@@ -327,7 +323,7 @@ int64_t dot_panel_rows(const struct dot *d)
 {
     int64_t block = d->symbolic_k && d->blocks > 1 ? DOT_BLOCK : d->kblock; /* the longest for any value */
     int64_t rows = dot_parts(d->size.k < block ? d->size.k : block, d->unit);
-    return schedule_of(d->w->k)->dot.pack_by == PACK_STEP_RUNS ? rows + square_of(d) : rows;
+    return d->pack_by == PACK_STEP_RUNS ? rows + d->square : rows;
 }
 
 void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, val length, int64_t kc)

@@ -467,10 +467,14 @@ bool dot_legal(const struct dot *d, const struct schedule *s)
 enum { MAX_PANEL = 128 << 10 };
 enum { FEW_BYTE_ROWS = 4 }; /* whose sums leave registers for a square of the matrix, or for a line of its columns */
 
+/* Are the second operand's columns in runs, which are copied to be read? */
+static bool has_byte_runs(const struct dot *d) { return d->b_step_n == -1 && d->columns_run; }
+
 bool dot_bytes_fits(struct dot *d)
 {
     dot_find_steps(d);
-    bool rows = d->b_step_n == 1 && d->b_step_k >= 0, columns = d->b_step_k == 1 && d->b_step_n >= 0;
+    bool rows = (d->b_step_n == 1 && d->b_step_k >= 0) || has_byte_runs(d);
+    bool columns = d->b_step_k == 1 && d->b_step_n >= 0;
     return d->n->attr.dot.sum && d->w->chooser->caps->mma_bytes == DOT_GROUP && d->size.batch > 0 && d->size.m > 0 &&
            d->size.n > 0 && d->size.k >= DOT_GROUP && d->size.k <= UINT32_MAX && d->a_step_k == 1 &&
            d->a_step_m >= 0 && d->run_m == d->size.m && (rows || columns);
@@ -486,13 +490,13 @@ bool dot_bytes_choose(struct dot *d, struct schedule *s)
     if (open) {
         s->dot_bytes.kc = (uint32_t)d->kblock;
         choose_tile(&t, &s->dot_bytes.mr, &s->dot_bytes.nr);
-        bool few = d->size.m <= FEW_BYTE_ROWS;
+        bool runs = has_byte_runs(d), few = d->size.m <= FEW_BYTE_ROWS && !runs;
         if (few) {
             s->dot_bytes.mr = (uint16_t)d->size.m;
             s->dot_bytes.nr = (uint16_t)(d->b_step_n != 1 ? caps->vector_bytes / 4
                                          : d->size.n >= LINE_BYTES ? LINE_BYTES : s->dot_bytes.nr);
         }
-        s->dot_bytes.pack_b = !few && (d->b_step_n != 1 || d->size.m > s->dot_bytes.mr);
+        s->dot_bytes.pack_b = runs || (!few && (d->b_step_n != 1 || d->size.m > s->dot_bytes.mr));
         s->dot_bytes.prefetch_b = few && d->size.k * d->size.n > caps->l1_bytes;
     }
     if (!tile_legal(d, s))
@@ -519,6 +523,8 @@ bool dot_bytes_legal(const struct dot *d, const struct schedule *s)
     int64_t panel = s->dot_bytes.panel;
     if (!task_rows_legal(d, s, s->dot_bytes.rows))
         return false;
+    if (has_byte_runs(d) && !s->dot_bytes.pack_b)
+        return reject_schedule(d->w, "pack_b", "pack_b: columns in runs are packed");
     if (panel != d->size.k && (!s->dot_bytes.pack_b || panel > d->size.k || panel % DOT_GROUP))
         return reject_schedule(d->w, "panel", "panel %u: all of the contraction, or with pack_b a multiple of %d below",
                                s->dot_bytes.panel, DOT_GROUP);

@@ -4,15 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AXES = 3 };                /* most axes that windows move along */
+enum { AXES = WINDOW_AXES };
 #define IMAGE_MAX (INT64_C(1) << 40) /* elements of an axis of Col2Im's image */
 enum { WINDOW_MAX = 1 << 24 };   /* most elements of a window, stride, dilation or padding */
-
-struct onnx_windows {
-    int n;                            /* axes */
-    int64_t in[AXES], size[AXES], stride[AXES], dilation[AXES], low[AXES], high[AXES], out[AXES];
-    int64_t extra[AXES];              /* elements that the last window of ceil_mode reads beyond `high` */
-};
 
 /* Reads an attribute of one number for each axis, all `without` if it is missing; false: reported. */
 static bool window_list(struct node *n, const char *name, int axes, int64_t without, int64_t *v)
@@ -101,19 +95,33 @@ static bool filter_type(struct node *n, const struct type *x, uint32_t i, struct
            onnx_fails(n, KL_ERR_SHAPE, "operand and weights have %d and %d axes", x->rank, w->rank);
 }
 
-static kl_tensor onnx_convolve(struct node *n, kl_tensor x, kl_tensor w, kl_tensor b, const struct onnx_windows *s)
+/* The windows of a convolution with weights, operand i, of type *f; false: reported. */
+static bool conv_windows(struct node *n, uint32_t i, struct type *f, struct onnx_windows *s)
 {
-    return kl_conv(x, w, b, s->stride, s->low, s->high, s->dilation, onnx_attr_int32(n, "group", 1));
+    struct type t;
+    if (!onnx_type(n, 0, &t) || !filter_type(n, &t, i, f) || !window_attributes(n, &t, f->dims + 2, s))
+        return false;
+    s->groups = onnx_attr_int32(n, "group", 1);
+    return true;
+}
+
+/* y plus operand i, a number for each channel. */
+static kl_tensor add_channels(struct node *n, kl_tensor y, uint32_t i, const struct type *f)
+{
+    int64_t dims[KL_MAX_RANK] = {1, f->dims[0], 1, 1, 1, 1, 1, 1};
+    return onnx_has(n, i) ? kl_add(y, kl_reshape(onnx_in(n, i), f->rank, dims)) : y;
 }
 
 kl_tensor onnx_conv_of(struct node *n)
 {
-    kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
-    struct type t, f;
+    struct type f;
     struct onnx_windows s;
-    if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s))
+    kl_tensor y;
+    if (!conv_windows(n, 1, &f, &s))
         return kl_none;
-    return onnx_convolve(n, x, w, b, &s);
+    if (onnx_qdq_conv(n, &f, &s, &y))
+        return add_channels(n, y, 2, &f);
+    return kl_conv(onnx_in(n, 0), onnx_in(n, 1), onnx_in(n, 2), s.stride, s.low, s.high, s.dilation, s.groups);
 }
 
 bool onnx_conv(struct node *n)
@@ -157,18 +165,11 @@ bool onnx_conv_transpose(struct node *n)
 
 /* ---- integers ---- */
 
-static kl_tensor convolve_integers(struct node *n, kl_tensor x, kl_tensor w, const void *windows)
-{
-    return onnx_convolve(n, x, w, kl_none, windows);
-}
-
 bool onnx_conv_integer(struct node *n)
 {
-    struct type t, f;
+    struct type f;
     struct onnx_windows s;
-    if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s))
-        return false;
-    return onnx_give(n, 0, onnx_integer_conv(n, &f, convolve_integers, &s));
+    return conv_windows(n, 1, &f, &s) && onnx_give(n, 0, onnx_integer_conv(n, &f, &s));
 }
 
 bool onnx_matmul_integer(struct node *n) { return onnx_give(n, 0, onnx_integer_matmul(n)); }
@@ -229,16 +230,11 @@ bool onnx_qgemm(struct node *n)
 
 bool onnx_qlinear_conv(struct node *n)
 {
-    struct type t, f;
+    struct type f;
     struct onnx_windows s;
-    if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 3, &f) || !window_attributes(n, &t, f.dims + 2, &s))
+    if (!conv_windows(n, 3, &f, &s))
         return false;
-    kl_tensor y = onnx_integer_conv(n, &f, convolve_integers, &s);
-    if (onnx_has(n, 8)) {
-        int64_t dims[KL_MAX_RANK] = {1, f.dims[0], 1, 1, 1, 1, 1, 1};
-        y = kl_add(y, kl_reshape(onnx_in(n, 8), t.rank, dims));
-    }
-    return give_quantized(n, y, 1, 4, 6, 7, 1);
+    return give_quantized(n, add_channels(n, onnx_integer_conv(n, &f, &s), 8, &f), 1, 4, 6, 7, 1);
 }
 
 /* ---- pooling ---- */
