@@ -198,7 +198,7 @@ kl_tensor onnx_bytes_conv(const struct onnx_conv_operands *o, const struct type 
     return y;
 }
 
-static kl_tensor convolve(kl_tensor x, kl_tensor w, const struct onnx_windows *s)
+static kl_tensor integer_conv_of(kl_tensor x, kl_tensor w, const struct onnx_windows *s)
 {
     return kl_conv(x, w, kl_none, s->stride, s->low, s->high, s->dilation, s->groups);
 }
@@ -217,14 +217,14 @@ kl_tensor onnx_integer_conv(struct node *n, const struct type *f, const struct o
     exact = exact && sat_mul(weights_bound(n, f, channels), 255) <= EXACT_MAX &&
             (channels == f->dims[1] || t.dims[1] == f->dims[1]);
     if (!exact)
-        return convolve(onnx_less_zero(n, 0, zero, 1), onnx_less_zero(n, conv_weights(n), conv_zero(n), 0), s);
+        return integer_conv_of(onnx_less_zero(n, 0, zero, 1), onnx_less_zero(n, conv_weights(n), conv_zero(n), 0), s);
     kl_tensor x = kl_cast(onnx_less_zero(n, 0, zero, 1), KL_F32);
     kl_tensor all = once_part(n, 0, of, float_weights);
     for (int64_t c = 0; c < f->dims[1]; c += channels) {
         int64_t count = c + channels < f->dims[1] ? channels : f->dims[1] - c;
         bool whole = count == f->dims[1];
         kl_tensor part = whole ? x : kl_narrow(x, 1, c, count), w = whole ? all : kl_narrow(all, 1, c, count);
-        kl_tensor y = kl_cast(convolve(part, w, s), KL_I32);
+        kl_tensor y = kl_cast(integer_conv_of(part, w, s), KL_I32);
         sum = sum.id ? kl_add(sum, y) : y;
     }
     return sum;

@@ -136,7 +136,7 @@ static void pack_bytes_runs(const struct bytes_product *s, const struct bytes_pa
     d.dtype = s->tb;
     d.panel = s->rows;
     d.pack_by = PACK_COLUMN_RUNS;
-    d.square = (uint32_t)s->lanes;
+    d.square = (uint32_t)(s->lanes < d.nr ? s->lanes : d.nr);
     d.period_k = d.period_k <= s->kc ? d.period_k : 0; /* a panel ends in each period at most once */
     dot_pack(&d, p->n0, p->cols, p->k0, k_int(k, p->length), p->length);
     if (beyond)

@@ -129,11 +129,12 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
         return (struct wrong){"split", "a part is a whole number of steps"};
     if (has_block_copies(s) ? s->dot_blocks.stages < 2 : s->dot_blocks.stages)
         return (struct wrong){"stages", "at least two if an operand is copied, else 0"};
-    if (s->dot_blocks.copy_a && !divides_vectors(d, s, false))
+    struct wrong block = wrong_block(c, s, 1, threads_bytes(d, s)); /* first: threads divide vectors */
+    if (!block.field && s->dot_blocks.copy_a && !divides_vectors(d, s, false))
         return (struct wrong){"copy_a", "the operand is not of whole vectors for each thread"};
-    if (s->dot_blocks.copy_b && !divides_vectors(d, s, true))
+    if (!block.field && s->dot_blocks.copy_b && !divides_vectors(d, s, true))
         return (struct wrong){"copy_b", "the operand is not of whole vectors for each thread"};
-    return wrong_block(c, s, 1, threads_bytes(d, s));
+    return block;
 }
 
 /* Divides the contraction into parts if there are fewer blocks than the device runs at once: into no more than it then

@@ -311,7 +311,7 @@ const struct scope_family scope_families[] = {
     {"sweep", scope_sweep, 1, false},
     {"skinny", scope_skinny, 3, false}, {"skinny_gpu", scope_skinny, 1, true}, {"bytes", scope_bytes, 1, false},
     {"quantized", scope_quantized, 2, false}, {"block_dot", scope_block_dot, 2, false},
-    {"windows", scope_windows, 4, false},
+    {"windows", scope_windows, 4, false}, {"bytes_conv", scope_bytes_conv, 2, false},
     {"conv", scope_conv, 4, false}, {"attention", scope_attention, 3, false}, {"scatter", scope_scatter, 1, false},
     {"gather", scope_gather, 1, false}, {"scan", scope_scan, 1, false}, {"sort", scope_sort, 1, false},
     {"transpose", scope_transpose, 1, true}, {"levels", scope_levels, 1, true}, {"units", scope_units, 1, true},

@@ -18,7 +18,7 @@ void scope_set_block(struct graph *g, ref dot, uint64_t which);
 
 typedef struct graph *scope_make(struct digits *d);
 scope_make scope_map, scope_move, scope_reduce, scope_rows, scope_dot, scope_dot_runs, scope_sweep, scope_bytes,
-    scope_windows,
+    scope_windows, scope_bytes_conv,
     scope_conv, scope_attention, scope_scatter, scope_gather, scope_scan, scope_sort, scope_transpose, scope_levels,
     scope_units, scope_channels, scope_attention_units, scope_skinny, scope_quantized, scope_block_dot;
 /* share: graphs of it among all; on_gpu: on processors it is what other families are, too */

@@ -288,7 +288,8 @@ static ref convolution(struct graph *g, ref x, ref w, const struct windows *win,
         s.dim[3 + i] = node_shape(g, x)->dim[3 + i];
         x = n_reshape(g, n_permute(g, x, perm), &s);
     }
-    union attr at = {.dot = {.nbatch = 1, .ncon = 1, .batch_b = 1, .con_a = 2, .con_b = 2}};
+    bool bytes = dtype_size(node_at(g, x)->dtype) == 1;
+    union attr at = {.dot = {.nbatch = 1, .ncon = 1, .batch_b = 1, .con_a = 2, .con_b = 2, .sum = bytes ? KL_I32 : 0}};
     ref y = n_dot(g, w, x, &at);
     scope_set_block(g, y, block);
     uint8_t perm[KL_MAX_RANK] = {2, 0, 1};
@@ -313,6 +314,24 @@ struct graph *scope_windows(struct digits *d)
     struct shape w = shape_make(3, (int64_t[]){1, filters, kh * kw});
     ref x = product_input(g, KL_F32, &s);
     graph_output(g, OUT_RETURN, convolution(g, x, product_input(g, KL_F32, &w), win, 2, 0), 0);
+    return g;
+}
+
+/* Of bytes, summed as i32: contractions that end within a group of four, runs shorter and longer than a vector, every
+ * second element, groups. */
+struct graph *scope_bytes_conv(struct digits *d)
+{
+    static const int64_t lengths[] = {1, 2, 5, 7, 8, 15, 16, 17, 33};
+    struct graph *g = graph_new("bytes_conv");
+    unsigned first = digit(d, 2) ? KL_U8 : KL_I8, second = digit(d, 2) ? KL_U8 : KL_I8;
+    int64_t batch = 1 + (int64_t)digit(d, 3), groups = 1 + (int64_t)digit(d, 2), depth = 1 + (int64_t)digit(d, 5);
+    int64_t filters = DIGIT_OF(d, rows), high = 1 + (int64_t)digit(d, 3), wide = DIGIT_OF(d, lengths);
+    int64_t kh = 1 + (int64_t)digit(d, 3), kw = 1 + (int64_t)digit(d, 4), stride = 1 + (int64_t)digit(d, 3);
+    struct windows win[2] = {{high + kh - 1, kh, 1, 1, 0}, {(wide - 1) * stride + kw, kw, stride, 1, 0}};
+    struct shape s = shape_make(4, (int64_t[]){batch, groups * depth, win[0].length, win[1].length});
+    struct shape w = shape_make(3, (int64_t[]){groups, filters, depth * kh * kw});
+    ref x = n_input(g, first, &s, "x");
+    product_outputs(g, d, convolution(g, x, n_input(g, second, &w, "w"), win, 2, 0));
     return g;
 }
 
