@@ -122,6 +122,8 @@ char *schedules_text(const char *graph, bool unfused, struct kernel *const *k, u
     name_put(&t, graph);
     text_put(&t, "%s\n", unfused ? " unfused" : "");
     for (uint32_t i = 0; i < n; i++) {
+        if (!k[i]->family)
+            continue;
         name_put(&t, k[i]->name);
         text_put(&t, " ");
         record_put(&t, k[i]->family, &k[i]->sched);

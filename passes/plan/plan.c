@@ -42,10 +42,12 @@ static bool plan_lower(struct planner *p)
         if (op_is_non_fusible(p->g->node[r].op))
             p->non_fusible[p->g->group[r]] = r;
     }
-    for (uint32_t i = 0; i < p->g->ngroup; i++)
-        if (p->non_fusible[i] ? !plan_non_fusible(p, i)
-                : !lower_group(p->lowerer, i, NULL, &p->low[i], p->e) || !plan_share_kernel(p, i))
+    for (uint32_t i = 0; i < p->g->ngroup; i++) {
+        if (p->non_fusible[i] ? !plan_non_fusible(p, i) : !lower_group(p->lowerer, i, NULL, &p->low[i], p->e))
             return false;
+        if (!p->non_fusible[i] && !plan_share_kernel(p, i)) /* a loop may have become a kernel */
+            return false;
+    }
     return true;
 }
 
@@ -385,6 +387,8 @@ static void free_commands(struct program *p, bool graph)
         graph_free(p->g);
     mem_free(p);
 }
+
+void plan_free_program(struct program *p) { free_commands(p, false); }
 
 static void planner_free(struct planner *p)
 {

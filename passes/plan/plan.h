@@ -75,6 +75,7 @@ struct program *plan_graph(const struct graph *g, const struct target_set *targe
                            struct err *e);
 /* a new one; NULL: *p->e */
 struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned device, uint32_t narg);
+void plan_free_program(struct program *p);       /* of a region; NULL is fine */
 bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, struct loc from);
 struct loc plan_value_loc(const struct planner *p, ref r);
 /* A binary heap of numbers, the lowest on top. */
@@ -92,6 +93,8 @@ bool plan_share_kernel(struct planner *p, uint32_t group);
 bool plan_number_kernel(struct planner *p, uint32_t group, uint32_t *number); /* its number in the program */
 /* What is known of a kernel of the program; NULL: out of memory. */
 struct kernel_facts *plan_kernel_facts(struct planner *p, uint32_t number);
+/* Takes back the numbers from `first` on, and the names by which schedules are found: no command has these kernels. */
+void plan_drop_kernels(struct planner *root, uint32_t first);
 void plan_free_kernels(struct planner *root);
 
 /* ---- plan_in_place.c ---- */
@@ -125,8 +128,12 @@ bool plan_elide_barriers(struct planner *p);     /* removes barriers that no ker
 /* May command c run without a barrier after the kernels before it? NULL: yes; else the reason why not. */
 const char *check_no_barrier(const struct program *p, uint32_t c);
 
+/* ---- plan_loop.c: loops that are one kernel ---- */
+/* Gives the group of a region op a kernel in place of the program of its body, if it may have one. */
+bool plan_loop(struct planner *p, uint32_t group, const struct program *sub);
+
 /* ---- plan_non_fusible.c: groups that are not kernels ---- */
-/* finds its arguments, as lower_group does */
+/* finds its arguments, as lower_group does; a loop may become a kernel, and is then not in non_fusible any more */
 bool plan_non_fusible(struct planner *p, uint32_t group);
 bool plan_has_workspace(const struct planner *p, uint32_t group);
 bool plan_workspace(struct planner *p, uint32_t group, int64_t *bytes); /* for a group that has one */

@@ -85,15 +85,30 @@ struct kernel_facts *plan_kernel_facts(struct planner *p, uint32_t number)
     return &root->facts[number];
 }
 
+static void facts_free(struct kernel_facts *f)
+{
+    mem_free(f->step);
+    mem_free(f->access);
+    *f = (struct kernel_facts){0};
+}
+
+void plan_drop_kernels(struct planner *root, uint32_t first)
+{
+    for (uint32_t i = 0; i < root->nkernel; i++)
+        if (root->kernel[i].number > first)
+            root->kernel[i].number = root->kernel[i].own = 0;
+    for (uint32_t i = first; i < root->facts_cap; i++)
+        facts_free(&root->facts[i]);
+    root->p->nkernel = first;
+}
+
 void plan_free_kernels(struct planner *root)
 {
     for (uint32_t i = 0; i < root->nkernel; i++)
         if (!root->kernel[i].number) /* the program has the others */
             kernel_free(root->kernel[i].k);
-    for (uint32_t i = 0; i < root->facts_cap; i++) {
-        mem_free(root->facts[i].step);
-        mem_free(root->facts[i].access);
-    }
+    for (uint32_t i = 0; i < root->facts_cap; i++)
+        facts_free(&root->facts[i]);
     mem_free(root->facts);
     mem_free(root->kernel);
     mem_free(root->table);

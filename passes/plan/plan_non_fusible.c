@@ -19,6 +19,20 @@ struct workspace command_workspace(const struct program *p, const struct command
     return w;
 }
 
+/* Replaces the programs of a group's regions by a kernel, if it has one; kernels: those of the whole before them. */
+static bool region_as_kernel(struct planner *p, uint32_t group, uint32_t kernels)
+{
+    if (!plan_loop(p, group, p->sub[group][0]))
+        return false;
+    if (!p->low[group].k)
+        return true;
+    plan_free_program(p->sub[group][0]);
+    p->sub[group][0] = NULL;
+    p->non_fusible[group] = NIL;
+    plan_drop_kernels(p->root, kernels);
+    return true;
+}
+
 /* The arguments of a region op's group: operands as they are stored, then the results that are read. */
 static bool lower_region(struct planner *p, uint32_t group)
 {
@@ -38,6 +52,7 @@ static bool lower_region(struct planner *p, uint32_t group)
     for (uint32_t m = s->first[group]; m < s->first[group + 1]; m++)
         if (p->g->node[s->member[m]].op == OP_proj)
             l->arg[l->narg++] = (struct arg){s->member[m], BUF_OUT};
+    uint32_t kernels = p->root->p->nkernel;
     for (uint32_t i = 0; i < op_regions(n->op); i++) {
         struct program *sub = plan_graph(node_region(p->p->g, n, i), p->targets, p->root, p->e);
         p->sub[group][i] = sub;
@@ -51,7 +66,7 @@ static bool lower_region(struct planner *p, uint32_t group)
             p->p->workspace_bytes = sub->workspace_bytes;
         p->p->max_args = sub->max_args > p->p->max_args ? sub->max_args : p->p->max_args;
     }
-    return true;
+    return n->op == OP_custom || region_as_kernel(p, group, kernels);
 }
 
 /* Fills in c: operands, results and the workspace, except for its offsets. */

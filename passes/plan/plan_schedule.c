@@ -111,15 +111,22 @@ static bool lower_tuned(struct planner *p, uint32_t group)
     return plan_share_kernel(p, group);
 }
 
+/* A region op or a copy has no schedule, nor has a loop that is one kernel: the kernels of its body had theirs. */
+static bool has_schedule(const struct planner *p, uint32_t group)
+{
+    return !p->non_fusible[group] && p->low[group].k->family;
+}
+
 bool plan_schedules(struct planner *p)
 {
     for (uint32_t group = 0; p->root->tuned && group < p->g->ngroup; group++)
-        if (!p->non_fusible[group] && !lower_tuned(p, group))
+        if (has_schedule(p, group) && !lower_tuned(p, group))
             return false;
     for (uint32_t pos = 0; p->root->section && pos < p->g->ngroup; pos++) {
         uint32_t group = p->order[pos];
-        struct own_kernel *o = p->non_fusible[group] ? NULL : own_kernel(p, group);
-        if (!o && !p->non_fusible[group])
+        bool has = has_schedule(p, group);
+        struct own_kernel *o = has ? own_kernel(p, group) : NULL;
+        if (!o && has)
             return false;
         if (o && o->line && !plan_relower_group(p, group, o->line))
             return false;

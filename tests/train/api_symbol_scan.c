@@ -154,8 +154,8 @@ static void test_lstm(kl_device dev, bool by_hand, bool train)
             same_bits(m[0].p[j], m[1].p[j]);
     }
     CHECK(!whole_programs(dev) || (first.graphs == 1 && !others.graphs && !others.compiles && !others.variants));
-    /* of the one by hand some kernels are those of the module */
-    CHECK(by_hand || !whole_programs(dev) || !fixed.compiles || first.compiles <= 2 * fixed.compiles);
+    /* of the one by hand some kernels are those of the module; a small loop of fixed sizes is one kernel */
+    CHECK(by_hand || !whole_programs(dev) || !fixed.compiles || first.compiles <= 3 * fixed.compiles);
     for (int k = 0; k < 2; k++)
         model_close(&m[k]);
 }

@@ -1,0 +1,379 @@
+/* A scan whose body is small is one kernel: the kernels of the body, one after the other, in a loop on one thread.
+ *
+ * The body's program is planned as for any region, and its kernels are inlined (ir/loop/inline.h).  Either all loops
+ * are written out, and the carried values are scalars, which processors keep in registers; or the kernels' vector loops
+ * stay, and carried values are arrays on the stack.  What takes less work is chosen.  The bits are those of the body's
+ * kernels: no operation changes, and none changes its place.
+ *
+ * A run that is cancelled waits for the kernel, so it takes at most MAX_WORK instructions, a few tenths of a second.
+ * Longer loops, and those whose kernels are shared out over threads, are commands of their own. */
+#include "ir/loop/inline.h"
+#include "plan.h"
+#include <string.h>
+
+enum {
+    MAX_WORK = 1 << 28,           /* instructions of all iterations */
+    MAX_CODE = 1 << 13,           /* instructions of an iteration without loops */
+    MAX_STACK = 32 << 10,         /* bytes of arrays on the stack */
+    KERNEL_WORK = 16,             /* what a loop that stays takes beside its instructions */
+};
+
+struct loop_kernel {
+    struct planner *p;
+    const struct node *n;
+    const struct graph *body;
+    const struct program *sub;    /* the body's */
+    struct kernel *k;             /* being built */
+    bool scalars;                 /* all loops are written out */
+    struct mem_arena mem;
+    uint32_t nin, nout, *result;  /* per result: its lbuf + 1; 0: nothing reads it */
+    struct inline_array *input, *yield, *value; /* per operand, per yield, per node of the body */
+    struct inline_array *first;   /* per carried operand: as the caller has it */
+    int64_t stack;                /* bytes */
+};
+
+/* ---- which loops ---- */
+
+static bool is_on_processor(const struct planner *p, unsigned device)
+{
+    const struct target_set *t = p->targets;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (!t->v[i].devices || t->v[i].devices >> device & 1)
+            return !t->v[i].caps->is_gpu;
+    return false;
+}
+
+static const struct kernel *kernel_of(const struct loop_kernel *b, const struct command *c)
+{
+    return b->p->root->p->kernel[c->kernel];
+}
+
+static bool command_may_inline(const struct loop_kernel *b, const struct command *c)
+{
+    if (c->kind == CMD_COPY)
+        return c->device == c->from;
+    return c->kind == CMD_KERNEL && !kernel_of(b, c)->sched.grain && kernel_may_inline(kernel_of(b, c));
+}
+
+/* Has each value of the body a number of elements, whatever the symbols' values? */
+static bool has_constant_sizes(const struct loop_kernel *b)
+{
+    const struct placeholders *s = &b->p->root->p->placeholders;
+    for (ref r = 1; r < b->body->nnode && s->n; r++)
+        if (!size_is_constant(size_of_shape(s, node_shape(b->body, r))))
+            return false;
+    return true;
+}
+
+static bool loop_fits(const struct loop_kernel *b)
+{
+    if (b->n->op != OP_scan || !is_on_processor(b->p, b->n->device) || b->sub->pitch || b->p->p->pitch)
+        return false;
+    for (uint32_t i = 0; i < b->sub->ncmd; i++)
+        if (!command_may_inline(b, &b->sub->cmd[i]))
+            return false;
+    return has_constant_sizes(b);
+}
+
+/* ---- memory ---- */
+
+/* Gives an array that only this kernel accesses its memory, or scalars.  false: it is too large, or no memory. */
+static bool array_make(struct loop_kernel *b, struct inline_array *a, unsigned dtype, int64_t count)
+{
+    *a = (struct inline_array){.count = count, .dtype = (uint8_t)dtype, .local = true};
+    if (b->scalars) {
+        a->scalar = count <= MAX_INLINE_SCALARS ? mem_arena_alloc(&b->mem, (size_t)(count + 1) * sizeof(val)) : NULL;
+        return a->scalar;
+    }
+    b->stack += count <= MAX_STACK ? plan_round64(count * (int64_t)dtype_size(dtype)) : MAX_STACK + 1;
+    if (b->stack > MAX_STACK)
+        return false;
+    a->lbuf = k_buf(b->k, BUF_REGISTER, dtype, count, 0);
+    return true;
+}
+
+/* An array of the caller: lbuf, from element `first` on, which may change with the iteration. */
+static bool array_outside(struct loop_kernel *b, struct inline_array *a, uint32_t lbuf, val first, int64_t count)
+{
+    *a = (struct inline_array){.lbuf = lbuf, .first = first, .count = count, .dtype = b->k->buf[lbuf].dtype};
+    if (b->scalars && count <= MAX_INLINE_SCALARS)
+        a->scalar = mem_arena_alloc(&b->mem, (size_t)(count + 1) * sizeof(val));
+    return !b->mem.failed;
+}
+
+/* The memory of argument i of a command of the body; NULL: it is the kernel's own. */
+static struct inline_array *array_of(struct loop_kernel *b, const struct command *c, uint32_t i)
+{
+    switch (c->arg[i].kind) {
+    case LOC_INPUT: return &b->input[c->arg[i].index];
+    case LOC_OUT:   return &b->yield[c->arg[i].index];
+    case LOC_ARENA:
+    case LOC_LAYOUT: return &b->value[c->value[i]];
+    default:        return NULL;
+    }
+}
+
+/* Makes what the commands of the body store. */
+static bool make_values(struct loop_kernel *b)
+{
+    for (uint32_t i = 0; i < b->nout; i++) {
+        const struct node *y = &b->body->node[b->body->out[i].value];
+        if (!b->yield[i].count && !array_make(b, &b->yield[i], y->dtype, node_numel(b->body, b->body->out[i].value)))
+            return false;
+    }
+    for (uint32_t c = 0; c < b->sub->ncmd; c++)
+        for (uint32_t i = 0; i < b->sub->cmd[c].narg; i++) {
+            const struct command *m = &b->sub->cmd[c];
+            struct inline_array *a = array_of(b, m, i);
+            bool arena = m->arg[i].kind == LOC_ARENA || m->arg[i].kind == LOC_LAYOUT;
+            if (arena && !a->local &&
+                !array_make(b, a, b->body->node[m->value[i]].dtype, node_numel(b->body, m->value[i])))
+                return false;
+        }
+    return true;
+}
+
+/* ---- the body ---- */
+
+static bool inline_command(struct loop_kernel *b, const struct command *c)
+{
+    if (c->kind == CMD_COPY) {
+        inline_copy(b->k, array_of(b, c, 0), array_of(b, c, 1));
+        return true;
+    }
+    const struct kernel *k = kernel_of(b, c);
+    struct inline_array **array = mem_arena_alloc(&b->mem, (k->nbuf + 1) * sizeof *array);
+    for (uint32_t i = 0; array && i < k->nbuf; i++) {
+        if ((array[i] = array_of(b, c, i)))
+            continue;
+        if (!(array[i] = mem_arena_alloc(&b->mem, sizeof *array[i])))
+            return false;
+        if (!b->scalars && k->buf[i].role == BUF_SCRATCH)
+            *array[i] = (struct inline_array){.lbuf = k_buf(b->k, BUF_SCRATCH, k->buf[i].dtype, k->buf[i].count, 0),
+                                              .count = k->buf[i].count, .dtype = k->buf[i].dtype, .local = true};
+        else if (!array_make(b, array[i], k->buf[i].dtype, k->buf[i].count))
+            return false;
+    }
+    return array && (b->scalars ? kernel_expand(b->k, k, array) : kernel_inline(b->k, k, array));
+}
+
+static bool yield_is_read(const struct loop_kernel *b, uint32_t yield)
+{
+    for (uint32_t c = 0; c < b->sub->ncmd; c++) {
+        const struct command *m = &b->sub->cmd[c];
+        for (uint32_t i = 0; i < m->narg; i++)
+            if (m->arg[i].kind == LOC_OUT && m->arg[i].index == yield &&
+                (m->kind == CMD_COPY ? i == 1 : kernel_of(b, m)->buf[i].role == BUF_IN))
+                return true;
+    }
+    return false;
+}
+
+/* The part of iteration `at` of an array whose axis 0 is the iterations'. */
+static val slice_first(struct loop_kernel *b, val at, int64_t count) { return ix_scale(b->k, at, count); }
+
+/* Operands that are not carried, and stacked results that are stored as they are computed. */
+static bool open_iteration(struct loop_kernel *b, val at)
+{
+    uint32_t carried = b->n->attr.region.carried;
+    for (uint32_t i = carried; i < b->nin; i++) {
+        const struct leaf *in = &b->body->input.v[i];
+        int64_t count = shape_count(&b->body->shape[in->shape]);
+        bool scanned = i < carried + b->n->attr.region.scanned;
+        if (!array_outside(b, &b->input[i], i, scanned ? slice_first(b, at, count) : 0, count))
+            return false;
+    }
+    for (uint32_t i = carried; i < b->nout && !b->scalars; i++) {
+        int64_t count = node_numel(b->body, b->body->out[i].value);
+        if (b->result[i] && count && !yield_is_read(b, i) &&
+            !array_outside(b, &b->yield[i], b->result[i] - 1, slice_first(b, at, count), count))
+            return false;
+    }
+    return true;
+}
+
+static bool close_iteration(struct loop_kernel *b, val at)
+{
+    for (uint32_t i = b->n->attr.region.carried; i < b->nout; i++) {
+        struct inline_array to = {.lbuf = b->result[i] - 1, .first = slice_first(b, at, b->yield[i].count),
+                                  .count = b->yield[i].count};
+        if (b->result[i] && b->yield[i].local)
+            inline_copy(b->k, &to, &b->yield[i]);
+    }
+    return !b->k->err.code;
+}
+
+/* Scalars: the carries of the loop, which follow it directly. */
+static void open_carries(struct loop_kernel *b)
+{
+    for (uint32_t i = 0; i < b->n->attr.region.carried && b->scalars; i++)
+        for (int64_t e = 0; e < b->input[i].count; e++)
+            b->input[i].scalar[e] = k_carry(b->k, b->first[i].scalar[e]);
+}
+
+/* Their next values; result: those after the loop, in the place of the yields. */
+static void close_carries(struct loop_kernel *b, val loop)
+{
+    uint32_t carried = b->n->attr.region.carried;
+    for (uint32_t i = 0; i < carried; i++)
+        if (!b->scalars)
+            inline_copy(b->k, &b->input[i], &b->yield[i]);
+    for (uint32_t i = 0; i < carried && b->scalars; i++)
+        for (int64_t e = 0; e < b->input[i].count; e++)
+            k_next(b->k, b->input[i].scalar[e], b->yield[i].scalar[e]);
+    k_end(b->k, loop);
+    for (uint32_t i = 0; i < carried && b->scalars; i++)
+        for (int64_t e = 0; e < b->input[i].count; e++)
+            b->input[i].scalar[e] = k_out(b->k, b->input[i].scalar[e]);
+}
+
+/* Carried values as the caller has them; where they are during the loop. */
+static bool load_carried(struct loop_kernel *b)
+{
+    for (uint32_t i = 0; i < b->n->attr.region.carried; i++) {
+        int64_t count = shape_count(&b->body->shape[b->body->input.v[i].shape]);
+        unsigned dtype = b->body->input.v[i].dtype;
+        if (!array_outside(b, &b->first[i], i, 0, count) || !array_make(b, &b->input[i], dtype, count))
+            return false;
+        for (int64_t e = 0; e < count && b->scalars; e++)
+            inline_load(b->k, &b->first[i], e);
+        if (!b->scalars)
+            inline_copy(b->k, &b->input[i], &b->first[i]);
+    }
+    return true;
+}
+
+static void store_carried(struct loop_kernel *b)
+{
+    for (uint32_t i = 0; i < b->n->attr.region.carried; i++) {
+        struct inline_array to = {.lbuf = b->result[i] - 1, .count = b->input[i].count};
+        if (b->result[i])
+            inline_copy(b->k, &to, &b->input[i]);
+    }
+}
+
+static bool loop_emit(struct loop_kernel *b)
+{
+    struct kernel *k = b->k;
+    kernel_take_symbols(k, &b->p->root->p->placeholders);
+    val task = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, 1), 1);
+    val length = ix_size(k, kernel_length(k, b->n->attr.region.length));
+    if (!load_carried(b))
+        return false;
+    val loop = k_loop(k, LOOP_SERIAL, k_int(k, 0), length, 1);
+    open_carries(b);
+    val at = loop;
+    if (b->n->attr.region.flags & REGION_REVERSE)
+        at = ix_sub(k, ix_sub(k, length, k_int(k, 1)), loop);
+    if (!open_iteration(b, at) || !make_values(b))
+        return false;
+    for (uint32_t c = 0; c < b->sub->ncmd; c++)
+        if (!inline_command(b, &b->sub->cmd[c]))
+            return false;
+    if (!close_iteration(b, at))
+        return false;
+    close_carries(b, loop);
+    store_carried(b);
+    k_end(k, task);
+    k->placeholders = NULL; /* it outlives them */
+    return !k->err.code && kernel_clean(k);
+}
+
+/* ---- the kernel ---- */
+
+static int64_t times_length(const struct loop_kernel *b, double each)
+{
+    double n = each * (double)size_max(&b->p->root->p->placeholders,
+                                       size_of_length(&b->p->root->p->placeholders, b->n->attr.region.length));
+    return n < 0x1p62 ? (int64_t)n : INT64_MAX / 2;
+}
+
+/* Estimates: what the body's kernels compute, and the arguments once. */
+static void loop_estimate(struct loop_kernel *b)
+{
+    double flops = 0;
+    for (uint32_t c = 0; c < b->sub->ncmd; c++)
+        if (b->sub->cmd[c].kind == CMD_KERNEL)
+            flops += (double)kernel_of(b, &b->sub->cmd[c])->flops;
+    b->k->flops = times_length(b, flops);
+    for (uint32_t i = 0; i < b->k->nbuf; i++)
+        if (b->k->buf[i].role == BUF_IN || b->k->buf[i].role == BUF_OUT)
+            b->k->bytes += b->k->buf[i].count * (int64_t)dtype_size(b->k->buf[i].dtype);
+}
+
+/* The kernel in one of the two forms.  NULL: it has none, or *p->e. */
+static struct kernel *loop_build(struct loop_kernel *b, const struct lowered *l, bool scalars)
+{
+    const struct graph *g = b->p->g;
+    struct kernel *k = b->k = kernel_new("loop");
+    b->scalars = scalars;
+    b->stack = 0;
+    b->mem = (struct mem_arena){0};
+    b->result = mem_arena_alloc(&b->mem, (b->nout + 1) * sizeof *b->result);
+    b->input = mem_arena_alloc(&b->mem, (b->nin + 1) * sizeof *b->input);
+    b->first = mem_arena_alloc(&b->mem, (b->nin + 1) * sizeof *b->first);
+    b->yield = mem_arena_alloc(&b->mem, (b->nout + 1) * sizeof *b->yield);
+    b->value = mem_arena_alloc(&b->mem, b->body->nnode * sizeof *b->value);
+    bool memory = k && !b->mem.failed, ok = memory;
+    for (uint32_t i = 0; ok && i < l->narg; i++) {
+        ref r = l->arg[i].node;
+        uint32_t lbuf = k_buf(k, l->arg[i].role, g->node[r].dtype, node_numel(g, r), i);
+        if (i >= b->nin)
+            b->result[g->node[r].attr.proj.index] = lbuf + 1;
+    }
+    k->extent = 1;
+    ok = ok && loop_emit(b);
+    if (!memory || b->mem.failed || (k && k->err.code))
+        plan_no_memory(b->p);
+    if (ok)
+        loop_estimate(b);
+    mem_arena_free(&b->mem);
+    if (ok && kernel_verify(k, b->p->e))
+        return k;
+    kernel_free(k);
+    return NULL;
+}
+
+/* What an iteration takes. */
+static int64_t loop_work(const struct loop_kernel *b, const struct kernel *k)
+{
+    const struct target_set *t = b->p->targets;
+    uint32_t loops = 0;
+    for (val v = 1; v < k->ninst; v++)
+        loops += k->inst[v].op == L_LOOP;
+    return kernel_work(k, t->v[0].caps->vector_bytes) + KERNEL_WORK * (int64_t)loops;
+}
+
+/* The same of all iterations. */
+static int64_t loop_work_of_all(const struct loop_kernel *b, int64_t work)
+{
+    struct size length = size_of_length(&b->p->root->p->placeholders, b->n->attr.region.length);
+    return size_is_constant(length) ? work : times_length(b, (double)work);
+}
+
+bool plan_loop(struct planner *p, uint32_t group, const struct program *sub)
+{
+    struct lowered *l = &p->low[group];
+    const struct node *n = &p->g->node[p->non_fusible[group]];
+    struct loop_kernel b = {.p = p, .n = n, .body = sub->g, .sub = sub, .nin = node_nin(n),
+                            .nout = region_results(p->g, n)};
+    int64_t min = MAX_WORK;
+    if (!loop_fits(&b))
+        return true;
+    for (int scalars = 1; scalars >= 0 && !p->e->code; scalars--) {
+        struct kernel *k = loop_build(&b, l, scalars);
+        int64_t work = k ? loop_work(&b, k) : 0;
+        if (!k || work >= min || loop_work_of_all(&b, work) > MAX_WORK || (scalars && k->ninst > MAX_CODE)) {
+            kernel_free(k);
+            continue;
+        }
+        min = work;
+        kernel_free(l->k);
+        l->k = k;
+    }
+    if (p->e->code) {
+        kernel_free(l->k);
+        l->k = NULL;
+    }
+    return !p->e->code;
+}
