@@ -188,8 +188,10 @@ static val load_element(struct expansion *x, const struct linst *i, val at, val 
     if (!there)
         return k_bits(into, i->dtype, 0);
     if (a->local) {
-        if (!known || n < 0 || n >= a->count || !a->scalar[n])
+        if (!known || n < 0 || n >= a->count)
             return 0;
+        if (!a->scalar[n]) /* not stored: any value, which nothing uses */
+            a->scalar[n] = k_bits(into, i->dtype, 0);
         return always ? a->scalar[n]
                       : expand_prim(into, P_SELECT, i->dtype,
                                     (const val[3]){where, a->scalar[n], k_bits(into, i->dtype, 0)});

@@ -2,8 +2,8 @@
  *
  * The body's program is planned as for any region, and its kernels are inlined (ir/loop/inline.h).  Either all loops
  * are written out, and the carried values are scalars, which processors keep in registers; or the kernels' vector loops
- * stay, and carried values are arrays on the stack.  What takes less work is chosen.  The bits are those of the body's
- * kernels: no operation changes, and none changes its place.
+ * stay, and carried values are arrays in scratch memory.  What takes less work is chosen.  The bits are those of the
+ * body's kernels: no operation changes, and none changes its place.
  *
  * A run that is cancelled waits for the kernel, so it takes at most MAX_WORK instructions, a few tenths of a second.
  * Longer loops, and those whose kernels are shared out over threads, are commands of their own. */
@@ -14,7 +14,8 @@
 enum {
     MAX_WORK = 1 << 28,           /* instructions of all iterations */
     MAX_CODE = 1 << 13,           /* instructions of an iteration without loops */
-    MAX_STACK = 32 << 10,         /* bytes of arrays on the stack */
+    MAX_BYTES = 64 << 10,         /* of arrays that only the kernel accesses, in scratch memory */
+    MAX_PLACES = 64,
     KERNEL_WORK = 16,             /* what a loop that stays takes beside its instructions */
 };
 
@@ -29,7 +30,9 @@ struct loop_kernel {
     uint32_t nin, nout, *result;  /* per result: its lbuf + 1; 0: nothing reads it */
     struct inline_array *input, *yield, *value; /* per operand, per yield, per node of the body */
     struct inline_array *first;   /* per carried operand: as the caller has it */
-    int64_t stack;                /* bytes */
+    int64_t bytes;                /* of arrays that only the kernel accesses */
+    struct arena_place { int64_t offset; const struct inline_array *a; } place[MAX_PLACES]; /* arrays by their places */
+    uint32_t nplace;
 };
 
 /* ---- which loops ---- */
@@ -85,10 +88,10 @@ static bool array_make(struct loop_kernel *b, struct inline_array *a, unsigned d
         a->scalar = count <= MAX_INLINE_SCALARS ? mem_arena_alloc(&b->mem, (size_t)(count + 1) * sizeof(val)) : NULL;
         return a->scalar;
     }
-    b->stack += count <= MAX_STACK ? plan_round64(count * (int64_t)dtype_size(dtype)) : MAX_STACK + 1;
-    if (b->stack > MAX_STACK)
+    b->bytes += count <= MAX_BYTES ? plan_round64(count * (int64_t)dtype_size(dtype)) : MAX_BYTES + 1;
+    if (b->bytes > MAX_BYTES)
         return false;
-    a->lbuf = k_buf(b->k, BUF_REGISTER, dtype, count, 0);
+    a->lbuf = k_buf(b->k, BUF_SCRATCH, dtype, count, 0);
     return true;
 }
 
@@ -113,6 +116,24 @@ static struct inline_array *array_of(struct loop_kernel *b, const struct command
     }
 }
 
+/* The array of a value of the body that is in the arena: that of an earlier value at the same place, if it has the same
+ * elements, for the two are never needed at the same time. */
+static bool value_make(struct loop_kernel *b, struct inline_array *a, ref r, const struct loc *l)
+{
+    unsigned dtype = b->body->node[r].dtype;
+    int64_t count = node_numel(b->body, r);
+    for (uint32_t i = 0; i < b->nplace && !b->scalars && l->kind == LOC_ARENA; i++)
+        if (b->place[i].offset == l->offset && b->place[i].a->dtype == dtype && b->place[i].a->count == count) {
+            *a = *b->place[i].a;
+            return true;
+        }
+    if (!array_make(b, a, dtype, count))
+        return false;
+    if (l->kind == LOC_ARENA && b->nplace < MAX_PLACES)
+        b->place[b->nplace++] = (struct arena_place){l->offset, a};
+    return true;
+}
+
 /* Makes what the commands of the body store. */
 static bool make_values(struct loop_kernel *b)
 {
@@ -126,8 +147,7 @@ static bool make_values(struct loop_kernel *b)
             const struct command *m = &b->sub->cmd[c];
             struct inline_array *a = array_of(b, m, i);
             bool arena = m->arg[i].kind == LOC_ARENA || m->arg[i].kind == LOC_LAYOUT;
-            if (arena && !a->local &&
-                !array_make(b, a, b->body->node[m->value[i]].dtype, node_numel(b->body, m->value[i])))
+            if (arena && !a->local && !value_make(b, a, m->value[i], &m->arg[i]))
                 return false;
         }
     return true;
@@ -148,10 +168,7 @@ static bool inline_command(struct loop_kernel *b, const struct command *c)
             continue;
         if (!(array[i] = mem_arena_alloc(&b->mem, sizeof *array[i])))
             return false;
-        if (!b->scalars && k->buf[i].role == BUF_SCRATCH)
-            *array[i] = (struct inline_array){.lbuf = k_buf(b->k, BUF_SCRATCH, k->buf[i].dtype, k->buf[i].count, 0),
-                                              .count = k->buf[i].count, .dtype = k->buf[i].dtype, .local = true};
-        else if (!array_make(b, array[i], k->buf[i].dtype, k->buf[i].count))
+        if (!array_make(b, array[i], k->buf[i].dtype, k->buf[i].count))
             return false;
     }
     return array && (b->scalars ? kernel_expand(b->k, k, array) : kernel_inline(b->k, k, array));
@@ -307,7 +324,8 @@ static struct kernel *loop_build(struct loop_kernel *b, const struct lowered *l,
     const struct graph *g = b->p->g;
     struct kernel *k = b->k = kernel_new("loop");
     b->scalars = scalars;
-    b->stack = 0;
+    b->bytes = 0;
+    b->nplace = 0;
     b->mem = (struct mem_arena){0};
     b->result = mem_arena_alloc(&b->mem, (b->nout + 1) * sizeof *b->result);
     b->input = mem_arena_alloc(&b->mem, (b->nin + 1) * sizeof *b->input);

@@ -1,0 +1,143 @@
+/* Scans that are one kernel (passes/plan/plan_loop.c): which are, and that all executors compute the same bits, for
+ * carried values that swap, products, indices that are computed, loops in loops, and sizes around those of vectors. */
+#include "tests/support/harness.h"
+
+enum { CARRIED = 2 };
+
+static struct rng rng = {45};
+
+static void yield(struct graph *b, ref r) { graph_output(b, OUT_RETURN, r, 0); }
+
+/* in: a [n], b [n], x [n], w [n, n]; yields the next a and b, and what is stacked */
+typedef void loop_body(struct graph *b, const ref *in, int64_t n);
+
+static void swapped(struct graph *b, const ref *in, int64_t n)
+{
+    (void)n;
+    yield(b, in[1]);
+    yield(b, n_add(b, in[0], in[2]));
+    yield(b, in[0]);
+}
+
+static void products(struct graph *b, const ref *in, int64_t n)
+{
+    struct shape row = shape_make(2, (int64_t[]){1, n}), s = shape_make(1, &n);
+    union attr contract = {.dot = {.ncon = 1, .con_a = 1}};
+    ref y = n_reshape(b, n_dot(b, n_reshape(b, in[0], &row), in[3], &contract), &s);
+    yield(b, n_tanh(b, n_add(b, y, in[2])));
+    yield(b, n_sub(b, in[1], n_broadcast(b, n_reduce(b, OP_reduce_max, in[0], 1), &s)));
+    yield(b, n_reduce(b, OP_sum, n_mul(b, y, in[1]), 1));
+}
+
+/* The element whose index is b[0], rounded, of a. */
+static void indexed(struct graph *b, const ref *in, int64_t n)
+{
+    if (!n) {
+        swapped(b, in, n);
+        return;
+    }
+    struct shape s = shape_make(1, &n), one = shape_make(1, (int64_t[]){1});
+    ref index = n_reshape(b, n_cast(b, n_slice(b, in[1], 0, 0, 1, 1), KL_I32), &one);
+    ref element = n_gather(b, in[0], index, 0);
+    yield(b, n_add(b, n_broadcast(b, element, &s), in[2]));
+    yield(b, n_add(b, in[1], n_k(b, in[1], 1)));
+    yield(b, element);
+}
+
+/* A loop in the loop: b is added to a row by row of w. */
+static void nested(struct graph *b, const ref *in, int64_t n)
+{
+    struct graph *inner = graph_new("inner");
+    struct shape s = shape_make(1, &n);
+    ref h = n_input(inner, KL_F32, &s, "h"), x = n_input(inner, KL_F32, &s, "x");
+    yield(inner, n_add(inner, n_mul(inner, h, n_k(inner, h, 0.5)), x));
+    union attr attr = {.region = {.carried = 1, .scanned = 1, .length = n, .flags = REGION_REVERSE}};
+    ref loop = graph_add_region(b, &(struct node){.op = OP_scan, .attr = attr}, (ref[]){in[0], in[3]}, 2,
+                                (struct graph *[]){inner, NULL});
+    yield(b, n_proj(b, loop, 0));
+    yield(b, n_mul(b, in[1], in[2]));
+    yield(b, in[2]);
+}
+
+static const struct { const char *name; loop_body *body; } bodies[] = {
+    {"swapped", swapped}, {"products", products}, {"indexed", indexed}, {"nested", nested}};
+
+static struct graph *make_loop(loop_body *make, int64_t n, int64_t length, bool reverse)
+{
+    struct graph *g = graph_new("loop"), *b = graph_new("body");
+    struct shape s = shape_make(1, &n), all = shape_make(2, (int64_t[]){length, n}),
+                 square = shape_make(2, (int64_t[]){n, n});
+    ref in[] = {n_input(b, KL_F32, &s, "a"), n_input(b, KL_F32, &s, "b"), n_input(b, KL_F32, &s, "x"),
+                n_input(b, KL_F32, &square, "w")};
+    make(b, in, n);
+    ref out[] = {n_input(g, KL_F32, &s, "a"), n_input(g, KL_F32, &s, "b"), n_input(g, KL_F32, &all, "x"),
+                 n_input(g, KL_F32, &square, "w")};
+    union attr attr = {.region = {.carried = CARRIED, .scanned = 1, .length = length,
+                                  .flags = reverse ? REGION_REVERSE : 0}};
+    ref loop = graph_add_region(g, &(struct node){.op = OP_scan, .attr = attr}, out, 4,
+                                (struct graph *[]){b, NULL});
+    for (uint32_t i = 0; i <= CARRIED; i++)
+        yield(g, n_proj(g, loop, i));
+    return g;
+}
+
+/* Commands of the program that are loops, not kernels; below 0: it cannot be planned. */
+static int loops_of(const struct graph *g, const char *what)
+{
+    struct graph *h = graph_clone(g);
+    struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 2, .l1_bytes = 32 << 10};
+    struct err e = {0};
+    int loops = 0;
+    bool ok = passes_run(h, &(struct pass_options){.fuse = true, .verify = true});
+    struct program *p = ok ? program_plan(h, &caps, false, &e) : NULL;
+    if (check(p && program_check(p, &e), "%s: %s%s", what, h->err.msg, e.msg))
+        for (uint32_t i = 0; i < p->ncmd; i++)
+            loops += p->cmd[i].kind == CMD_REGION;
+    program_free(p);
+    graph_free(h);
+    return p ? loops : -1;
+}
+
+static void every_body(void)
+{
+    static const struct { int64_t n, length; bool reverse; } size[] = {
+        {1, 5, false}, {3, 1, true}, {3, 4, false}, {4, 0, false}, {0, 3, true}, {8, 3, true}, {15, 2, false},
+        {16, 3, true}, {17, 3, false}, {64, 2, true}};
+    for (unsigned k = 0; k < sizeof bodies / sizeof *bodies; k++)
+        for (unsigned i = 0; i < sizeof size / sizeof *size; i++) {
+            struct graph *g = make_loop(bodies[k].body, size[i].n, size[i].length, size[i].reverse);
+            struct values in = {0};
+            char what[64];
+            snprintf(what, sizeof what, "%s of %" PRId64 ", %" PRId64 " times", bodies[k].name, size[i].n,
+                     size[i].length);
+            if (check(!g->err.code, "%s: %s", what, g->err.msg)) {
+                check(loops_of(g, what) == 0, "%s is no kernel", what);
+                values_random(&rng, g, &g->input, true, &in);
+                agree_everywhere(g, &in, &(struct values){0}, NULL, what);
+                values_free(&in);
+            }
+            graph_free(g);
+        }
+}
+
+/* Values up to a number of bytes are in scratch memory; a loop that takes long can be cancelled in it. */
+static void limits(void)
+{
+    static const struct { int64_t n, length; int loops; } size[] = {
+        {1000, 10, 0}, {4000, 10, 0}, {5000, 10, 1}, {100000, 10, 1}, {16, 1 << 16, 0}, {16, 1 << 26, 1}};
+    for (unsigned i = 0; i < sizeof size / sizeof *size; i++) {
+        struct graph *g = make_loop(swapped, size[i].n, size[i].length, false);
+        int loops = loops_of(g, "limits");
+        check(loops == size[i].loops, "%" PRId64 " numbers, %" PRId64 " times: %d loops", size[i].n, size[i].length,
+              loops);
+        graph_free(g);
+    }
+}
+
+int main(void)
+{
+
+    every_body();
+    limits();
+    return finish();
+}
