@@ -71,8 +71,9 @@ peer_for_llm() {
     export KILN_TEST_LLM=$folder/../llm
     if ! [ -e "$peer/ready" ]; then
         echo "installing llama.cpp ..." >&2
-        python3 -m venv "$peer" && CMAKE_ARGS=-DGGML_NATIVE=ON "$peer/bin/pip" install --quiet llama-cpp-python &&
-            touch "$peer/ready" || return 0
+        # built here: pip may keep one that was built for another processor
+        python3 -m venv "$peer" && CMAKE_ARGS=-DGGML_NATIVE=ON "$peer/bin/pip" install --quiet --no-cache-dir \
+            llama-cpp-python && touch "$peer/ready" || return 0
     fi
     export KILN_TEST_PYTHON=$peer/bin/python KILN_TEST_LLM_TURNS=$folder/../../bench/peers/llm_turns.py
 }
