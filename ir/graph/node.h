@@ -150,7 +150,6 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
 /* Elements of a chunk of lanes and of one chain, products of a block at most: long enough that combining them costs
  * nothing, short enough that a reduce of millions splits over threads. */
 enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
-enum { MAX_SKINNY_ROWS = 8 }; /* of products limited by memory (lower_dot_skinny.c), where pairs would gain nothing */
 
 /* Numeric order, for every executor but GPUs, of which below.  Pass numerics writes it:
  *

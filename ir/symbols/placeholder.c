@@ -78,52 +78,23 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
     }
 }
 
-static void depends_on_axis(const struct graph *g, int64_t length)
-{
-    graph_depends_on(g, &length, 1, 2, "the order of a sum depends on which of its axes are longer than 1");
-}
-
-/* May the order of a reduce's elements be another one for some values, but for how many there are?  Its lanes and the
- * length of its chunks depend on which axes are longer than 1, and on the last of them together (pass numerics). */
+/* May the order of a reduce's elements be another one for some values, but for how many there are?  The length of its
+ * chunks depends on the last reduced axes together, where there are others (pass numerics). */
 static bool order_varies(const struct graph *g, const struct node *n)
 {
     const struct shape *s = node_shape(g, n->in[0]);
     uint32_t axes = n->attr.reduce.axes, end = s->rank;
-    bool before = false, varies = false;
-    while (end && s->dim[end - 1] == 1)
-        end--;
-    bool lanes = end && axes >> (end - 1) & 1;
-    for (uint32_t i = 0; i < end; i++) {
-        before |= s->dim[i] != 1 && axes >> i & 1;
-        if (!(axes >> i & 1) && s->dim[i] < 0 && before && dim_low(g, s->dim[i]) < 2 && (lanes || i + 1 == end)) {
-            depends_on_axis(g, s->dim[i]);
-            varies = true;
-        }
-    }
     int64_t run = 1;
-    bool symbolic = false, more = false;
-    uint32_t i = end;
-    for (; lanes && i > 0 && (axes >> (i - 1) & 1 || s->dim[i - 1] == 1); i--) {
-        symbolic |= s->dim[i - 1] < 0;
-        run *= s->dim[i - 1] < 0 ? 1 : s->dim[i - 1];
+    bool symbolic = false, more = false, more_symbolic = false;
+    for (; end && axes >> (end - 1) & 1; end--) {
+        symbolic |= s->dim[end - 1] < 0;
+        run *= s->dim[end - 1] < 0 ? 1 : s->dim[end - 1];
     }
-    while (lanes && i-- > 0)
-        more |= axes >> i & 1 && s->dim[i] != 1;
-    return varies || (more && (symbolic || run > LANE_CHUNK));
-}
-
-/* A product of bf16 of at most MAX_SKINNY_ROWS rows has another order than one of more. */
-static void depends_on_rows(const struct graph *g, const struct node *n)
-{
-    const struct shape *a = node_shape(g, n->in[0]);
-    uint8_t axis[KL_MAX_RANK];
-    uint32_t rows = dot_free_axes(a->rank, n->attr.dot.batch_a, n->attr.dot.nbatch, n->attr.dot.con_a,
-                                  n->attr.dot.ncon, axis);
-    int64_t length[KL_MAX_RANK];
-    for (uint32_t i = 0; i < rows; i++)
-        length[i] = a->dim[axis[i]];
-    graph_depends_on(g, length, rows, MAX_SKINNY_ROWS + 1,
-                     "the order of a product of bf16 depends on how many rows there are");
+    while (end-- > 0) {
+        more |= axes >> end & 1 && s->dim[end] != 1;
+        more_symbolic |= axes >> end & 1 && s->dim[end] < 0;
+    }
+    return (more && symbolic) || (more_symbolic && run > LANE_CHUNK);
 }
 
 /* By its shapes, or by its attributes alone: a slice of a number of elements may start at a symbolic one. */
@@ -179,10 +150,8 @@ static bool graph_takes(const struct graph *g, struct placeholders *s, struct er
             continue;
         if (!op_takes_symbols(g, n))
             return placeholder_refused(e, "op %s is made for lengths that are numbers", opinfo[n->op].name);
-        if (op_is_product(n->op) && n->dtype == KL_BF16)
-            depends_on_rows(g, n);
         if (op_is_reduce(n->op) && order_varies(g, n))
-            return placeholder_refused(e, "the order of op %s depends on which of its axes are longer than 1",
+            return placeholder_refused(e, "the order of op %s depends on how long each of its reduced axes is",
                                     opinfo[n->op].name);
         if (!node_has_factors(g, n, s))
             return placeholder_refused(e, "the lengths of op %s are too many sums of symbols, or too long",

@@ -1,6 +1,7 @@
 /* Sets the order of operations of each reduction, dot and attention (node.h, "Numeric order").
  *
- * It depends on shapes, dtypes and axes, not on the host, threads, tiles or views.  Of the device it uses one property:
+ * It depends on the op, on dtypes, and on which axes are combined and how long these are; not on how many results
+ * there are (rows of a batch, columns, heads), the host, threads, tiles or views.  Of the device it uses one property:
  * whether it sums in bf16 dot2 order.  Every executor that follows what is written gets the same bits.  No later
  * pass changes the order. */
 #include "passes/passes.h"
@@ -20,37 +21,30 @@ static int64_t chunk_of_rows(int64_t run)
     return run;
 }
 
+/* Lengths of kept axes do not matter: an element of the result has the same bits whatever is computed beside it. */
 static void order_reduce(const struct graph *g, struct node *n)
 {
     const struct shape *s = node_shape(g, n->in[0]);
     int64_t len = 1, run = 1;
-    int last = -1, kept = -1; /* innermost axes longer than 1: any, and kept */
-    for (uint32_t i = 0; i < s->rank; i++) {
-        bool reduced = n->attr.reduce.axes >> i & 1;
-        len *= reduced ? s->dim[i] : 1;
-        run = reduced ? run * s->dim[i] : s->dim[i] != 1 ? 1 : run;
-        if (s->dim[i] != 1)
-            last = (int)i;
-        if (s->dim[i] != 1 && !reduced)
-            kept = (int)i;
-    }
-    bool lanes = last >= 0 && last != kept;
+    uint32_t end = s->rank;
+    for (uint32_t i = 0; i < s->rank; i++)
+        len *= n->attr.reduce.axes >> i & 1 ? s->dim[i] : 1;
+    while (end && n->attr.reduce.axes >> (end - 1) & 1)
+        run *= s->dim[--end];
+    bool lanes = run != 1;
     n->attr.reduce.lanes = lanes ? 64 : 1;
     int64_t chunk = !lanes ? COLUMN_CHUNK : run < len && run >= MIN_RUN ? chunk_of_rows(run) : LANE_CHUNK;
     n->attr.reduce.chunk = (uint64_t)(len < chunk ? (len > 0 ? len : 1) : chunk);
 }
 
-/* Even blocks of at most DOT_BLOCK products, rounded up to multiples of 8.  Where primes stand in for symbols, the rows
- * are on one side of the limit whatever the symbols' values (placeholder.c). */
-static void order_dot(const struct graph *g, struct node *n, uint64_t bf16_dot2, const struct placeholders *s)
+/* Even blocks of at most DOT_BLOCK products, rounded up to multiples of 8. */
+static void order_dot(const struct graph *g, struct node *n, uint64_t bf16_dot2)
 {
-    struct dot_dims d = dot_sizes(g, n);
-    int64_t k = d.k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
+    int64_t k = dot_sizes(g, n).k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
     int64_t len = blocks ? (k + blocks - 1) / blocks : 1;
     n->attr.dot.lanes = 1;
     n->attr.dot.kblock = (uint32_t)((len + 7) / 8 * 8);
-    int64_t rows = size_max(s, size_of_length(s, d.m));
-    n->attr.dot.pairs = n->dtype == KL_BF16 && rows > MAX_SKINNY_ROWS && (bf16_dot2 >> n->device & 1);
+    n->attr.dot.pairs = n->dtype == KL_BF16 && (bf16_dot2 >> n->device & 1);
 }
 
 static bool has_symbolic_operand(const struct graph *g, const struct node *n)
@@ -72,7 +66,7 @@ int pass_numerics(struct graph *g, const struct pass_options *o)
             order_reduce(g, n);
             changed = 1;
         } else if (n->op == OP_dot && !n->attr.dot.kblock) {
-            order_dot(g, n, o->bf16_dot2, o->placeholders);
+            order_dot(g, n, o->bf16_dot2);
             changed = 1;
         } else if (op_is_attention(n->op) && !n->attr.attention.block) {
             n->attr.attention.block = KEY_BLOCK;

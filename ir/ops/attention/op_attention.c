@@ -3,8 +3,8 @@
  * gradient needs. node.h defines both and their order of computation.
  *
  * The gradient consists of ops that store nothing of size L x M (op_attention_grad.c): attention_stats keeps the
- * log-sum-exp of each query's scores, in two parts; attention_grad recomputes scores and weights from it, block by
- * block.  For few queries and keys the gradient consists of products and elementwise ops instead, which takes fewer
+ * log-sum-exp of each query's scores, in two parts; attention_grad recomputes scores and weights from it, by blocks.
+ * For few queries or keys the gradient consists of products and elementwise ops instead, which takes fewer
  * operations. */
 #include "ir/ops/attention/attention.h"
 #include "ir/loop/loop.h"
@@ -12,10 +12,10 @@
 #include <string.h>
 
 enum { MAX_BLOCK = 1 << 12 };
-/* The number of scores from which on the gradient recomputes them instead of storing them.  The first limit is for one
- * matrix whose queries do not see all keys, because hidden blocks are skipped.  The second is for all matrices
- * together, because recomputing takes longer than products. */
-enum { MIN_SKIPPED = 256 * 256, MIN_SCORES = 1 << 24 };
+/* The number of rows that a gradient sums over from which on it recomputes scores instead of storing them.  The first
+ * limit is for queries that do not attend to all keys, because hidden blocks are skipped; the second is greater,
+ * because recomputing takes longer than products. */
+enum { MIN_SKIPPED = 256, MIN_LENGTH = 512 };
 enum { Q, K, V, MASK };
 
 /* ---- shape ---- */
@@ -23,6 +23,18 @@ enum { Q, K, V, MASK };
 static const struct shape *shape_in(const struct graph *g, const struct node *n, unsigned i)
 {
     return node_shape(g, n->in[i]);
+}
+
+static int64_t node_rows(const struct graph *g, const struct node *n, unsigned i)
+{
+    const struct shape *s = shape_in(g, n, i);
+    return s->dim[s->rank - 2];
+}
+
+static int64_t node_columns(const struct graph *g, const struct node *n, unsigned i)
+{
+    const struct shape *s = shape_in(g, n, i);
+    return s->dim[s->rank - 1];
 }
 
 static bool attention_check_operands(const struct graph *g, const struct node *n, struct err *e)
@@ -372,42 +384,34 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
     din[V] = attention_product(g, n, pn, dy, 0, 0);
 }
 
-/* May the product of so many lengths be so large for some values of the symbols?  Notes that it may not for others. */
-static bool may_be_large(const struct graph *g, const int64_t *length, uint32_t n, int64_t limit)
+/* Should a gradient that sums over so many rows store nothing of size L x M?  It depends on that length alone, so that
+ * a row of the gradient has the same bits however many rows, heads and sequences there are. */
+static bool is_long(const struct graph *g, const struct node *n, int64_t length)
 {
-    double greatest = 1;
-    for (uint32_t i = 0; i < n; i++) {
-        int64_t low = 0, high = 0;
-        dim_range(g, length[i], &low, &high);
-        greatest *= (double)high;
-    }
-    graph_depends_on(g, length, n, limit, "the gradient of attention of few elements is made of other ops");
-    return greatest >= (double)limit;
-}
-
-/* Should the gradient store nothing of size L x M? */
-static bool is_long(const struct graph *g, const struct node *n)
-{
-    const struct shape *q = shape_in(g, n, Q), *k = shape_in(g, n, K);
-    int64_t d = q->dim[q->rank - 1], e = shape_in(g, n, V)->dim[q->rank - 1], length[KL_MAX_RANK];
+    int64_t d = node_columns(g, n, Q), e = node_columns(g, n, V), low = 0, high = 0;
     unsigned last = n->nin - 1u, mask = opinfo[n->op].nin - 1u;
     if (d < 0 || e < 0 || d + e > INT32_MAX)
         return false;
-    memcpy(length, q->dim, sizeof length);
-    length[q->rank - 1] = k->dim[q->rank - 2];
     bool skips = n->attr.attention.causal || (last == mask && node_at(g, n->in[mask])->dtype != KL_BOOL);
-    if (skips && may_be_large(g, length + q->rank - 2, 2, MIN_SKIPPED))
-        return true;
-    return may_be_large(g, length, q->rank, MIN_SCORES);
+    int64_t limit = skips ? MIN_SKIPPED : MIN_LENGTH;
+    dim_range(g, length, &low, &high);
+    graph_depends_on(g, &length, 1, limit, "the gradient of attention of few elements is made of other ops");
+    return high >= limit;
 }
 
+/* A row of the gradient in q sums over keys, one in k and v over queries. */
 void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
-    if (is_long(g, &n))
+    bool keys = is_long(g, &n, node_rows(g, &n, K)), queries = is_long(g, &n, node_rows(g, &n, Q));
+    ref other[3] = {NIL};
+    if (keys || queries)
         n_attention_gradient(g, y, dy, din);
-    else
-        compose_gradient(g, &n, dy, din);
+    if (!keys || !queries)
+        compose_gradient(g, &n, dy, other);
+    din[Q] = keys ? din[Q] : other[Q];
+    din[K] = queries ? din[K] : other[K];
+    din[V] = queries ? din[V] : other[V];
 }
 
 /* The maximum score cancels out of every function of both numbers, so it has no gradient. */

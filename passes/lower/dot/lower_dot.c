@@ -84,7 +84,9 @@ static bool has_adjacent(const struct dot *d, bool second, val v)
 {
     const struct kernel *k = d->w->k;
     const struct linst *i = &k->inst[v];
-    return (second ? d->b_step_k : d->a_step_k) == 1 && schedule_of(d->w->k)->dot.wide && i->op == L_LOAD &&
+    const struct schedule *s = schedule_of(d->w->k);
+    bool wide = s->kind == SCHED_DOT_SKINNY || (s->kind == SCHED_DOT && s->dot.wide);
+    return (second ? d->b_step_k : d->a_step_k) == 1 && wide && i->op == L_LOAD &&
            k->buf[i->imm].role == BUF_IN && load_elements(k, i) == 1 && (i->varying || !i->b);
 }
 

@@ -550,7 +550,7 @@ bool dot_skinny_fits(struct dot *d)
     const struct dot_dims *z = &d->size;
     dot_find_steps(d);
     return !d->w->chooser->caps->is_gpu && z->m >= 1 && z->m <= THIN_ROWS && z->n >= 1 && z->k >= 1 &&
-           z->batch >= 1 && d->unit == 1 && dot_skinny_order(d, &d->order);
+           z->batch >= 1 && dot_skinny_order(d, &d->order);
 }
 
 /* Is it faster than tiles? */
@@ -607,6 +607,8 @@ bool dot_skinny_legal(const struct dot *d, const struct schedule *s)
         return reject_schedule(w, "step", o->along_k ? "step %u: the tile's columns times `each`, %u"
                                                  : "step %u: there are at most %u streams", step,
                            o->along_k ? nr * each : (unsigned)THIN_STREAMS);
+    if (step % d->unit)
+        return reject_schedule(w, "step", "step %u: two elements of the contraction are multiplied at once", step);
     if (o->along_k ? s->dot_skinny.strip != nr : s->dot_skinny.strip % nr != 0)
         return reject_schedule(w, "strip", "strip %u: %s the tile's columns, %u", s->dot_skinny.strip,
                            o->along_k ? "it is" : "a multiple of", nr);

@@ -19,7 +19,8 @@
  * lane loads a byte, which has two columns, or four bytes of one column.
  *
  * Neither form changes the order of a chain: products ascend within a k-block, and blocks are added in ascending
- * order. */
+ * order.  In bf16 dot2 order two steps of the contraction are multiplied at once: a vector of two rows of a strip is
+ * put together, in a square of bf16 the words that are transposed are pairs already. */
 #include "lower_dot.h"
 
 enum { STREAMS = THIN_STREAMS, MAX_LANES = 64 };
@@ -36,6 +37,7 @@ struct skinny {
     int64_t step;            /* steps of the contraction that are processed at a time */
     int64_t ahead;           /* distance in rows from those being processed to those being prefetched */
     int64_t strip;           /* columns of a task */
+    bool words;              /* a word of two of the source's elements is a pair as DOT2 takes it */
     uint32_t sums, totals;   /* lbufs: sums of the k-block; sums of the k-blocks before it */
     uint32_t rows;           /* lbuf + 1: a k-block of the first operand, widened; 0: the operand is read in place */
 };
@@ -135,6 +137,12 @@ static val skinny_load(const struct skinny *s, val n, val kk, int64_t each)
                                               : k_load_wide(k, (uint32_t)k->inst[v].imm, k->inst[v].a, k->inst[v].b);
 }
 
+/* The matrix's element at (n, kk), in the dtype in which it is multiplied, or as it is where pairs are made of it. */
+static val matrix_element(const struct dot *d, val n, val kk)
+{
+    return d->unit > 1 ? dot_stored_element(d, true, n, kk) : dot_element(d, true, n, kk);
+}
+
 /* Computes the matrix's element at (n, kk), which is number `number` of the `each` elements in `bits`. */
 static val skinny_element(const struct skinny *s, val bits, int64_t each, int64_t number, val n, val kk)
 {
@@ -148,7 +156,7 @@ static val skinny_element(const struct skinny *s, val bits, int64_t each, int64_
         bits = dtype == whole ? low : k_inst(k, L_OP(P_BITS), dtype, low, 0, 0, 0);
     }
     lower_fix(w, s->source, bits);
-    val b = dot_element(s->d, true, n, kk);
+    val b = matrix_element(s->d, n, kk);
     lower_unfix(w, s->source);
     return b;
 }
@@ -167,7 +175,7 @@ struct strip {
     int64_t cols;
     val kk, loop;                       /* index of the first of these products, and the loop over them */
     int64_t steps;                      /* number of products */
-    val a[THIN_ROWS][STREAMS];          /* elements of the first operand */
+    val a[THIN_ROWS][STREAMS];          /* factors of the first operand, for every d->unit steps */
     int64_t each;                       /* columns of a lane in this loop */
 };
 
@@ -203,20 +211,32 @@ static void clear_sums(const struct skinny *s, const struct strip *x, val at)
         k_store(k, s->sums, sum_at(s, x, i, at, 0), k_splat(k, skinny_zero(s, false)), 0);
 }
 
+/* The matrix's factors of the columns with number `which`, at step u and, in pairs, at the next one. */
+static val strip_factor(const struct skinny *s, const struct strip *x, val at, int64_t which, const val *bits,
+                        int64_t u)
+{
+    struct kernel *k = s->d->w->k;
+    val n = column_of(s, x, at, which), element[2] = {0};
+    for (int64_t i = 0; i < s->d->unit && u + i < x->steps; i++) {
+        val kk = ix_add(k, x->kk, k_int(k, u + i));
+        element[i] = bits[u + i] ? skinny_element(s, bits[u + i], x->each, which, n, kk) : matrix_element(s->d, n, kk);
+    }
+    return s->d->unit > 1 ? dot_pair_of(k, element[0], element[1]) : element[0];
+}
+
 static void add_products(const struct skinny *s, const struct strip *x, val at)
 {
     struct kernel *k = s->d->w->k;
     val bits[STREAMS] = {0}, b[STREAMS];
+    int64_t unit = s->d->unit;
     for (int64_t u = 0; u < x->steps && x->each > 1; u++)
         bits[u] = skinny_load(s, column_of(s, x, at, 0), ix_add(k, x->kk, k_int(k, u)), x->each);
     for (int64_t which = 0; which < x->each; which++) {
-        for (int64_t u = 0; u < x->steps; u++) {
-            val n = column_of(s, x, at, which), kk = ix_add(k, x->kk, k_int(k, u));
-            b[u] = bits[u] ? skinny_element(s, bits[u], x->each, which, n, kk) : dot_element(s->d, true, n, kk);
-        }
+        for (int64_t u = 0; u < x->steps; u += unit)
+            b[u] = strip_factor(s, x, at, which, bits, u);
         for (int64_t i = 0; i < s->d->size.m; i++) {
             val to = sum_at(s, x, i, at, which), acc = k_load(k, s->sums, to, 0);
-            for (int64_t u = 0; u < x->steps; u++)
+            for (int64_t u = 0; u < x->steps; u += unit)
                 acc = dot_multiply_add(k, x->a[i][u], b[u], acc);
             k_store(k, s->sums, to, acc, 0);
         }
@@ -280,8 +300,8 @@ static void strip_products(const struct skinny *s, struct strip *x, val kk, int6
     x->loop = loop;
     x->steps = steps;
     for (int64_t i = 0; i < s->d->size.m; i++)
-        for (int64_t u = 0; u < steps; u++)
-            x->a[i][u] = dot_element(s->d, false, k_int(k, i), ix_add(k, kk, k_int(k, u)));
+        for (int64_t u = 0; u < steps; u += s->d->unit)
+            x->a[i][u] = dot_factor(s->d, false, k_int(k, i), ix_add(k, kk, k_int(k, u)), u + s->d->unit > steps);
     iterate_strip(s, x, add_products);
     x->loop = 0;
 }
@@ -359,12 +379,21 @@ static void widen_rows(const struct skinny *s, const struct skinny_operand *p)
     }
 }
 
-/* The first operand's element with index `at`, counted from the part's first. */
-static val row_element(const struct skinny *s, const struct skinny_operand *p, int64_t i, val at)
+/* The first operand's factor with index `at`, counted from the part's first.  alone: a pair has no second element. */
+static val row_factor(const struct skinny *s, const struct skinny_operand *p, int64_t i, val at, bool alone)
 {
     struct kernel *k = s->d->w->k;
     return s->rows ? k_load(k, s->rows - 1, ix_add(k, k_int(k, i * s->d->kblock), at), 0)
-                   : dot_element(s->d, false, k_int(k, i), ix_add(k, p->k0, at));
+                   : dot_factor(s->d, false, k_int(k, i), ix_add(k, p->k0, at), alone);
+}
+
+/* Of a transposed square whose first step is the part's element j, the columns' elements of step u. */
+static val square_element(const struct skinny *s, const struct skinny_operand *p, const val *row, int64_t each, val j,
+                          int64_t u)
+{
+    struct kernel *k = s->d->w->k;
+    val kk = ix_add(k, p->k0, ix_add(k, j, k_int(k, u)));
+    return s->source ? skinny_element(s, row[u / each], each, u % each, ix_add(k, p->n0, s->d->w->lane), kk) : row[u];
 }
 
 /* Adds `steps` products, from the part's element j on, for the columns that exist.  A lane loads `each` elements of
@@ -382,18 +411,19 @@ static void square_products(const struct skinny *s, const struct skinny_operand 
         if (c >= p->cols)
             row[c] = none = none ? none : k_splat(k, k_bits(k, val_dtype(k, row[0]), 0));
         else
-            row[c] = k_splat(k, s->source ? skinny_load(s, n, at, each) : dot_element(d, true, n, at));
+            row[c] = k_splat(k, s->source ? skinny_load(s, n, at, each) : matrix_element(d, n, at));
     }
     w->pred = 0;
     k_transpose(k, row, (uint32_t)d->nr);
     w->pred = p->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, p->cols), 0) : 0; /* for the other values from
                                                                                        which the matrix is computed */
-    for (int64_t u = 0; u < steps; u++) {
-        val at = ix_add(k, j, k_int(k, u)), b = row[u / each];
-        if (s->source)
-            b = skinny_element(s, b, each, u % each, ix_add(k, p->n0, w->lane), ix_add(k, p->k0, at));
+    for (int64_t u = 0; u < steps; u += d->unit) {
+        bool alone = u + d->unit > steps, word = s->words && each == d->unit;
+        val b = word ? row[u / each] : square_element(s, p, row, each, j, u);
+        if (d->unit > 1 && !word)
+            b = dot_pair_of(k, b, alone ? 0 : square_element(s, p, row, each, j, u + 1));
         for (int64_t i = 0; i < d->size.m; i++)
-            acc[i] = dot_multiply_add(k, row_element(s, p, i, at), b, acc[i]);
+            acc[i] = dot_multiply_add(k, row_factor(s, p, i, ix_add(k, j, k_int(k, u)), alone), b, acc[i]);
     }
     w->pred = 0;
 }
@@ -497,6 +527,8 @@ void dot_skinny_emit(struct dot *d, const struct schedule *schedule)
                      .ahead = schedule->dot_skinny.ahead, .strip = schedule->dot_skinny.strip};
     d->mr = schedule->dot_skinny.mr;
     d->nr = schedule->dot_skinny.nr;
+    bool linear;
+    s.words = d->unit > 1 && o->packed == 1 && node_operand(w->g, w->anchor, 1, &linear) == o->source;
     lower_scalars(w);
     if (schedule->dot_skinny.widen)
         s.rows = 1 + k_buf(k, BUF_SCRATCH, d->dtype, d->size.m * d->kblock, 0);
