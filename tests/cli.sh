@@ -264,6 +264,26 @@ if "$kiln" run "$tmp/half.kir" --device cpu >/dev/null 2>&1; then
     check 'one that there is not' 0 '^cpu  *- there is no backend named nothing' env KILN_CODEGEN=nothing "$kiln" \
         devices
 fi
+# the hash of results: any NaN is one, and nothing else is lost
+cat >"$tmp/hash.kir" <<'END'
+graph @hash {
+  %a = const [1, -2.5, 0.1] : f32[3]
+  %n = const nan : f32[]
+  %i = const [1, 2] : i64[2]
+  %s = sum %a axes(0) : f32[1]
+  return %a
+  return %n
+  return %i
+  return %s
+}
+END
+sed 's/const nan/const bits(0xffc00001)/' "$tmp/hash.kir" >"$tmp/nan.kir"
+sed 's/\[1, 2\]/[1, 3]/' "$tmp/hash.kir" >"$tmp/other.kir"
+hash=c5d0f6e7a3f6a7e644ec5c788a30bdeb
+check 'hash of results' 0 "^hash $hash\$" "$kiln" run "$tmp/hash.kir" --hash --device ref
+check 'hash by default' 0 "^hash $hash\$" "$kiln" run "$tmp/hash.kir" --hash
+check 'hash of another NaN' 0 "^hash $hash\$" "$kiln" run "$tmp/nan.kir" --hash --unfused
+check 'hash of another number' 0 '^hash 43a11e7aa001c3acaf01e5b81e6e79fa$' "$kiln" run "$tmp/other.kir" --hash
 check 'run on a device that is not there' 1 'there is no device 6' "$kiln" run "$tmp/nowhere.kir" --device ref
 sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/dry.kir"
 check 'run on device meta' 1 'device meta has no data' "$kiln" run "$tmp/dry.kir" --device ref

@@ -2,6 +2,7 @@
 #ifndef KILN_CLI_JOB_H
 #define KILN_CLI_JOB_H
 #include "cli.h"
+#include "ir/hash/xxh3.h"
 #include "runtime/runtime.h"
 #include <kiln/kiln.h>
 
@@ -26,6 +27,8 @@ struct job {
     uint64_t *slot;
     bool *exclusive, *have_slot;
     bool gives_outputs;                  /* --output is one of its options */
+    bool hashes;                         /* --hash: the results' hash is printed in place of the results */
+    struct xxh3_state hash;              /* of the results so far */
     bool bf16_bits;                      /* --bf16-bits: .npy arrays of u16 hold bits of bf16 */
 };
 
@@ -46,6 +49,9 @@ bool job_run(struct job *j, bool fuse, struct err *e);
 kl_status job_step(void *job);
 void job_rounds(struct cli_args *a, void *rounds); /* for struct cli_option: the value of --rounds, an int */
 int job_end(struct job *j, int status);  /* frees it; status */
+/* ---- cli/run.c ---- */
+/* Prints a result that goes to no file, or adds it to the hash; frees `line`, what is printed before it. */
+void job_show_result(struct job *j, struct text *line, unsigned dtype, const struct shape *s, const void *data);
 /* ---- cli/bind.c ---- */
 bool job_bind_symbols(struct job *j);    /* by --bind and by the arrays' shapes; false: reported */
 

@@ -46,11 +46,12 @@ const struct cli_command cli_commands[] = {
          cli_diff},
     {"run", "FILE [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bf16-bits] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]\n"
-     "           [--schedules FILE]",
+     "           [--schedules FILE] [--hash]",
      "run the graph; outputs that go to no file are printed; a NAME is a number, a leaf's or return's name in\n"
      "      quotes, or the %x of a return; symbols are what the arrays' shapes say; a model is run once for each\n"
      "      --input of one NAME, on one program for all lengths where its operators allow that; --bf16-bits: .npy\n"
-     "      arrays of u16 hold bits of bf16",
+     "      arrays of u16 hold bits of bf16; --hash: print one number of 128 bits in place of all outputs, which\n"
+     "      depends on their types, shapes and elements (any NaN is one) and on nothing of the machine",
      cli_run},
     {"check", "FILE [--device DEVICE] [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--bind SYMBOL=NUMBER] [--bf16-bits] [--schedules FILE] [--seed N] [--tolerance X] [--seconds S]\n"

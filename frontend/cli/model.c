@@ -313,11 +313,11 @@ static bool show_or_write(struct job *j, const struct cli_model *c, uint32_t k, 
             ok = cli_write_array(j->bind[i].value, dtype, &s, data, j->bf16_bits);
             written = true;
         }
-    if (ok && !written) {
+    if (ok && (!written || j->hashes)) {
         struct text line = {0};
         text_put(&line, "return %u ", k);
         text_quoted(&line, c->out[k].name);
-        cli_show_array(&line, dtype, &s, data);
+        job_show_result(j, &line, dtype, &s, data);
     }
     mem_free(data);
     return ok;

@@ -3,6 +3,8 @@
 #include "runtime/runtime.h"
 #include "ir/text/text.h"
 #include <kiln/train.h>
+#include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 enum { SHOWN = 32 };
@@ -68,8 +70,42 @@ void cli_show_array(struct text *t, unsigned dtype, const struct shape *s, const
     mem_free(t->s);
 }
 
-static void show_output(const struct graph *g, uint32_t k, unsigned dtype, const char *data)
+/* Adds a result to the hash: its dtype's number, rank and lengths in 8 bytes each, then its elements, all with the
+ * least byte first.  Every NaN counts as the same one: sign and payload of a computed one are not defined. */
+static void hash_result(struct xxh3_state *h, unsigned dtype, const struct shape *s, const char *data)
 {
+    unsigned char bytes[4096];
+    size_t size = dtype_size(dtype), n = 0;
+    int64_t count = shape_count(s), head = 2 + (int64_t)s->rank;
+    for (int64_t i = -head; i < count; i++) {
+        uint64_t bits = i + head == 0 ? dtype : i + head == 1 ? s->rank : i < 0 ? (uint64_t)s->dim[i + head - 2] : 0;
+        size_t width = i < 0 ? 8 : size;
+        if (i >= 0)
+            memcpy(&bits, data + (size_t)i * size, size);
+        if (i >= 0 && dtype_is_float(dtype) && isnan(dtype_value(dtype, bits)))
+            bits = dtype_bits(dtype, NAN);
+        for (size_t b = 0; b < width; b++)
+            bytes[n++] = (unsigned char)(bits >> (8 * b));
+        if (n + 8 > sizeof bytes || i + 1 == count) {
+            xxh3_update(h, bytes, n);
+            n = 0;
+        }
+    }
+}
+
+void job_show_result(struct job *j, struct text *line, unsigned dtype, const struct shape *s, const void *data)
+{
+    if (!j->hashes) {
+        cli_show_array(line, dtype, s, data);
+        return;
+    }
+    hash_result(&j->hash, dtype, s, data);
+    mem_free(line->s);
+}
+
+static void show_output(struct job *j, uint32_t k, unsigned dtype, const char *data)
+{
+    const struct graph *g = j->g;
     struct text t = {0};
     bool assign = g->out[k].kind == OUT_ASSIGN, written = true;
     const char *name = assign ? g->state.v[g->out[k].state].name : graph_output_name(g, k, &written);
@@ -78,10 +114,10 @@ static void show_output(const struct graph *g, uint32_t k, unsigned dtype, const
         text_put(&t, " ");
         text_quoted(&t, name);
     }
-    cli_show_array(&t, dtype, node_shape(g, g->out[k].value), data);
+    job_show_result(j, &t, dtype, node_shape(g, g->out[k].value), data);
 }
 
-static bool give_outputs(const struct job *j)
+static bool give_outputs(struct job *j)
 {
     const struct graph *g = j->g;
     bool ok = true;
@@ -103,8 +139,8 @@ static bool give_outputs(const struct job *j)
                 ok &= cli_write_array(j->bind[i].value, n->dtype, node_shape(g, o->value), data, j->bf16_bits);
                 written = true;
             }
-        if (!written)
-            show_output(g, k, n->dtype, data);
+        if (!written || j->hashes)
+            show_output(j, k, n->dtype, data);
         mem_free(data);
     }
     return ok;
@@ -126,11 +162,17 @@ int cli_run(int argc, char **argv)
     struct job j = {.gives_outputs = true};
     bool fuse = option_fuse();
     const struct cli_option options[] = {{"--unfused", .flag = &fuse, .set = false},
+                                         {"--hash", .flag = &j.hashes, .set = true},
                                          {.value = &j.file, .needed = true}, {.take = job_argument, .ctx = &j}, {0}};
     if (!cli_parse(argc, argv, options, "run needs a file"))
         return job_end(&j, CLI_USAGE);
     bool model = cli_is_model(j.file);
     if (model)
         option_fuse_here(fuse);
-    return job_end(&j, (model ? cli_model_run(&j) : run_graph(&j, fuse)) ? CLI_OK : CLI_FAILED);
+    xxh3_begin(&j.hash);
+    bool ok = model ? cli_model_run(&j) : run_graph(&j, fuse);
+    struct xxh3_128 sum = xxh3_end(&j.hash);
+    if (ok && j.hashes)
+        printf("hash %016" PRIx64 "%016" PRIx64 "\n", sum.high, sum.low);
+    return job_end(&j, ok ? CLI_OK : CLI_FAILED);
 }
