@@ -132,6 +132,11 @@ const char *check_no_barrier(const struct program *p, uint32_t c);
 /* Gives the group of a region op a kernel in place of the program of its body, if it may have one. */
 bool plan_loop(struct planner *p, uint32_t group, const struct program *sub);
 
+/* ---- plan_while.c ---- */
+/* Lets the body of a group's while run several iterations, if it may be one kernel with the condition; first: kernels
+ * of the whole before those of the body. */
+bool plan_while(struct planner *p, uint32_t group, uint32_t first);
+
 /* ---- plan_non_fusible.c: groups that are not kernels ---- */
 /* finds its arguments, as lower_group does; a loop may become a kernel, and is then not in non_fusible any more */
 bool plan_non_fusible(struct planner *p, uint32_t group);

@@ -7,33 +7,7 @@
  *
  * A run that is cancelled waits for the kernel, so it takes at most MAX_WORK instructions, a few tenths of a second.
  * Longer loops, and those whose kernels are shared out over threads, are commands of their own. */
-#include "ir/loop/inline.h"
-#include "plan.h"
-#include <string.h>
-
-enum {
-    MAX_WORK = 1 << 28,           /* instructions of all iterations */
-    MAX_CODE = 1 << 13,           /* instructions of an iteration without loops */
-    MAX_BYTES = 64 << 10,         /* of arrays that only the kernel accesses, in scratch memory */
-    MAX_PLACES = 64,
-    KERNEL_WORK = 16,             /* what a loop that stays takes beside its instructions */
-};
-
-struct loop_kernel {
-    struct planner *p;
-    const struct node *n;
-    const struct graph *body;
-    const struct program *sub;    /* the body's */
-    struct kernel *k;             /* being built */
-    bool scalars;                 /* all loops are written out */
-    struct mem_arena mem;
-    uint32_t nin, nout, *result;  /* per result: its lbuf + 1; 0: nothing reads it */
-    struct inline_array *input, *yield, *value; /* per operand, per yield, per node of the body */
-    struct inline_array *first;   /* per carried operand: as the caller has it */
-    int64_t bytes;                /* of arrays that only the kernel accesses */
-    struct arena_place { int64_t offset; const struct inline_array *a; } place[MAX_PLACES]; /* arrays by their places */
-    uint32_t nplace;
-};
+#include "plan_loop.h"
 
 /* ---- which loops ---- */
 
@@ -68,9 +42,9 @@ static bool has_constant_sizes(const struct loop_kernel *b)
     return true;
 }
 
-static bool loop_fits(const struct loop_kernel *b)
+bool loop_region_fits(const struct loop_kernel *b)
 {
-    if (b->n->op != OP_scan || !is_on_processor(b->p, b->n->device) || b->sub->pitch || b->p->p->pitch)
+    if (!is_on_processor(b->p, b->n->device) || b->sub->pitch || b->p->p->pitch)
         return false;
     for (uint32_t i = 0; i < b->sub->ncmd; i++)
         if (!command_may_inline(b, &b->sub->cmd[i]))
@@ -80,14 +54,9 @@ static bool loop_fits(const struct loop_kernel *b)
 
 /* ---- memory ---- */
 
-/* Gives an array that only this kernel accesses its memory, or scalars.  false: it is too large, or no memory. */
-static bool array_make(struct loop_kernel *b, struct inline_array *a, unsigned dtype, int64_t count)
+bool loop_array_in_memory(struct loop_kernel *b, struct inline_array *a, unsigned dtype, int64_t count)
 {
     *a = (struct inline_array){.count = count, .dtype = (uint8_t)dtype, .local = true};
-    if (b->scalars) {
-        a->scalar = count <= MAX_INLINE_SCALARS ? mem_arena_alloc(&b->mem, (size_t)(count + 1) * sizeof(val)) : NULL;
-        return a->scalar;
-    }
     b->bytes += count <= MAX_BYTES ? plan_round64(count * (int64_t)dtype_size(dtype)) : MAX_BYTES + 1;
     if (b->bytes > MAX_BYTES)
         return false;
@@ -95,8 +64,16 @@ static bool array_make(struct loop_kernel *b, struct inline_array *a, unsigned d
     return true;
 }
 
-/* An array of the caller: lbuf, from element `first` on, which may change with the iteration. */
-static bool array_outside(struct loop_kernel *b, struct inline_array *a, uint32_t lbuf, val first, int64_t count)
+bool loop_array(struct loop_kernel *b, struct inline_array *a, unsigned dtype, int64_t count)
+{
+    if (!b->scalars)
+        return loop_array_in_memory(b, a, dtype, count);
+    *a = (struct inline_array){.count = count, .dtype = (uint8_t)dtype, .local = true};
+    a->scalar = count <= MAX_INLINE_SCALARS ? mem_arena_alloc(&b->mem, (size_t)(count + 1) * sizeof(val)) : NULL;
+    return a->scalar;
+}
+
+bool loop_array_outside(struct loop_kernel *b, struct inline_array *a, uint32_t lbuf, val first, int64_t count)
 {
     *a = (struct inline_array){.lbuf = lbuf, .first = first, .count = count, .dtype = b->k->buf[lbuf].dtype};
     if (b->scalars && count <= MAX_INLINE_SCALARS)
@@ -127,7 +104,7 @@ static bool value_make(struct loop_kernel *b, struct inline_array *a, ref r, con
             *a = *b->place[i].a;
             return true;
         }
-    if (!array_make(b, a, dtype, count))
+    if (!loop_array(b, a, dtype, count))
         return false;
     if (l->kind == LOC_ARENA && b->nplace < MAX_PLACES)
         b->place[b->nplace++] = (struct arena_place){l->offset, a};
@@ -139,7 +116,7 @@ static bool make_values(struct loop_kernel *b)
 {
     for (uint32_t i = 0; i < b->nout; i++) {
         const struct node *y = &b->body->node[b->body->out[i].value];
-        if (!b->yield[i].count && !array_make(b, &b->yield[i], y->dtype, node_numel(b->body, b->body->out[i].value)))
+        if (!b->yield[i].count && !loop_array(b, &b->yield[i], y->dtype, node_numel(b->body, b->body->out[i].value)))
             return false;
     }
     for (uint32_t c = 0; c < b->sub->ncmd; c++)
@@ -168,10 +145,20 @@ static bool inline_command(struct loop_kernel *b, const struct command *c)
             continue;
         if (!(array[i] = mem_arena_alloc(&b->mem, sizeof *array[i])))
             return false;
-        if (!array_make(b, array[i], k->buf[i].dtype, k->buf[i].count))
+        if (!loop_array(b, array[i], k->buf[i].dtype, k->buf[i].count))
             return false;
     }
     return array && (b->scalars ? kernel_expand(b->k, k, array) : kernel_inline(b->k, k, array));
+}
+
+bool loop_inline_region(struct loop_kernel *b)
+{
+    if (!make_values(b))
+        return false;
+    for (uint32_t c = 0; c < b->sub->ncmd; c++)
+        if (!inline_command(b, &b->sub->cmd[c]))
+            return false;
+    return true;
 }
 
 static bool yield_is_read(const struct loop_kernel *b, uint32_t yield)
@@ -197,13 +184,13 @@ static bool open_iteration(struct loop_kernel *b, val at)
         const struct leaf *in = &b->body->input.v[i];
         int64_t count = shape_count(&b->body->shape[in->shape]);
         bool scanned = i < carried + b->n->attr.region.scanned;
-        if (!array_outside(b, &b->input[i], i, scanned ? slice_first(b, at, count) : 0, count))
+        if (!loop_array_outside(b, &b->input[i], i, scanned ? slice_first(b, at, count) : 0, count))
             return false;
     }
     for (uint32_t i = carried; i < b->nout && !b->scalars; i++) {
         int64_t count = node_numel(b->body, b->body->out[i].value);
         if (b->result[i] && count && !yield_is_read(b, i) &&
-            !array_outside(b, &b->yield[i], b->result[i] - 1, slice_first(b, at, count), count))
+            !loop_array_outside(b, &b->yield[i], b->result[i] - 1, slice_first(b, at, count), count))
             return false;
     }
     return true;
@@ -250,7 +237,7 @@ static bool load_carried(struct loop_kernel *b)
     for (uint32_t i = 0; i < b->n->attr.region.carried; i++) {
         int64_t count = shape_count(&b->body->shape[b->body->input.v[i].shape]);
         unsigned dtype = b->body->input.v[i].dtype;
-        if (!array_outside(b, &b->first[i], i, 0, count) || !array_make(b, &b->input[i], dtype, count))
+        if (!loop_array_outside(b, &b->first[i], i, 0, count) || !loop_array(b, &b->input[i], dtype, count))
             return false;
         for (int64_t e = 0; e < count && b->scalars; e++)
             inline_load(b->k, &b->first[i], e);
@@ -282,18 +269,12 @@ static bool loop_emit(struct loop_kernel *b)
     val at = loop;
     if (b->n->attr.region.flags & REGION_REVERSE)
         at = ix_sub(k, ix_sub(k, length, k_int(k, 1)), loop);
-    if (!open_iteration(b, at) || !make_values(b))
-        return false;
-    for (uint32_t c = 0; c < b->sub->ncmd; c++)
-        if (!inline_command(b, &b->sub->cmd[c]))
-            return false;
-    if (!close_iteration(b, at))
+    if (!open_iteration(b, at) || !loop_inline_region(b) || !close_iteration(b, at))
         return false;
     close_carries(b, loop);
     store_carried(b);
     k_end(k, task);
-    k->placeholders = NULL; /* it outlives them */
-    return !k->err.code && kernel_clean(k);
+    return !k->err.code;
 }
 
 /* ---- the kernel ---- */
@@ -305,24 +286,19 @@ static int64_t times_length(const struct loop_kernel *b, double each)
     return n < 0x1p62 ? (int64_t)n : INT64_MAX / 2;
 }
 
-/* Estimates: what the body's kernels compute, and the arguments once. */
-static void loop_estimate(struct loop_kernel *b)
+double loop_region_flops(const struct loop_kernel *b)
 {
     double flops = 0;
     for (uint32_t c = 0; c < b->sub->ncmd; c++)
         if (b->sub->cmd[c].kind == CMD_KERNEL)
             flops += (double)kernel_of(b, &b->sub->cmd[c])->flops;
-    b->k->flops = times_length(b, flops);
-    for (uint32_t i = 0; i < b->k->nbuf; i++)
-        if (b->k->buf[i].role == BUF_IN || b->k->buf[i].role == BUF_OUT)
-            b->k->bytes += b->k->buf[i].count * (int64_t)dtype_size(b->k->buf[i].dtype);
+    return flops;
 }
 
-/* The kernel in one of the two forms.  NULL: it has none, or *p->e. */
-static struct kernel *loop_build(struct loop_kernel *b, const struct lowered *l, bool scalars)
+bool loop_begin(struct loop_kernel *b, const struct lowered *l, bool scalars)
 {
     const struct graph *g = b->p->g;
-    struct kernel *k = b->k = kernel_new("loop");
+    b->k = kernel_new("loop");
     b->scalars = scalars;
     b->bytes = 0;
     b->nplace = 0;
@@ -332,28 +308,39 @@ static struct kernel *loop_build(struct loop_kernel *b, const struct lowered *l,
     b->first = mem_arena_alloc(&b->mem, (b->nin + 1) * sizeof *b->first);
     b->yield = mem_arena_alloc(&b->mem, (b->nout + 1) * sizeof *b->yield);
     b->value = mem_arena_alloc(&b->mem, b->body->nnode * sizeof *b->value);
-    bool memory = k && !b->mem.failed, ok = memory;
-    for (uint32_t i = 0; ok && i < l->narg; i++) {
+    if (!b->k || b->mem.failed)
+        return plan_no_memory(b->p);
+    b->k->extent = 1;
+    for (uint32_t i = 0; l && i < l->narg; i++) {
         ref r = l->arg[i].node;
-        uint32_t lbuf = k_buf(k, l->arg[i].role, g->node[r].dtype, node_numel(g, r), i);
+        uint32_t lbuf = k_buf(b->k, l->arg[i].role, g->node[r].dtype, node_numel(g, r), i);
         if (i >= b->nin)
             b->result[g->node[r].attr.proj.index] = lbuf + 1;
     }
-    k->extent = 1;
-    ok = ok && loop_emit(b);
-    if (!memory || b->mem.failed || (k && k->err.code))
+    return true;
+}
+
+struct kernel *loop_finish(struct loop_kernel *b, bool emitted, int64_t flops)
+{
+    struct kernel *k = b->k;
+    if (k)
+        k->placeholders = NULL; /* it outlives them */
+    bool ok = emitted && kernel_clean(k);
+    if (k && (b->mem.failed || k->err.code))
         plan_no_memory(b->p);
-    if (ok)
-        loop_estimate(b);
     mem_arena_free(&b->mem);
+    for (uint32_t i = 0; ok && i < k->nbuf; i++)
+        if (k->buf[i].role == BUF_IN || k->buf[i].role == BUF_OUT)
+            k->bytes += k->buf[i].count * (int64_t)dtype_size(k->buf[i].dtype);
+    if (k)
+        k->flops = flops;
     if (ok && kernel_verify(k, b->p->e))
         return k;
     kernel_free(k);
     return NULL;
 }
 
-/* What an iteration takes. */
-static int64_t loop_work(const struct loop_kernel *b, const struct kernel *k)
+int64_t loop_work(const struct loop_kernel *b, const struct kernel *k)
 {
     const struct target_set *t = b->p->targets;
     uint32_t loops = 0;
@@ -376,10 +363,11 @@ bool plan_loop(struct planner *p, uint32_t group, const struct program *sub)
     struct loop_kernel b = {.p = p, .n = n, .body = sub->g, .sub = sub, .nin = node_nin(n),
                             .nout = region_results(p->g, n)};
     int64_t min = MAX_WORK;
-    if (!loop_fits(&b))
+    if (n->op != OP_scan || !loop_region_fits(&b))
         return true;
     for (int scalars = 1; scalars >= 0 && !p->e->code; scalars--) {
-        struct kernel *k = loop_build(&b, l, scalars);
+        bool emitted = loop_begin(&b, l, scalars) && loop_emit(&b);
+        struct kernel *k = loop_finish(&b, emitted, times_length(&b, loop_region_flops(&b)));
         int64_t work = k ? loop_work(&b, k) : 0;
         if (!k || work >= min || loop_work_of_all(&b, work) > MAX_WORK || (scalars && k->ninst > MAX_CODE)) {
             kernel_free(k);

@@ -19,10 +19,11 @@ struct workspace command_workspace(const struct program *p, const struct command
     return w;
 }
 
-/* Replaces the programs of a group's regions by a kernel, if it has one; kernels: those of the whole before them. */
+/* Replaces the programs of a group's regions by a kernel, if they may be one; kernels: those of the whole before the
+ * last one. */
 static bool region_as_kernel(struct planner *p, uint32_t group, uint32_t kernels)
 {
-    if (!plan_loop(p, group, p->sub[group][0]))
+    if (!plan_loop(p, group, p->sub[group][0]) || !plan_while(p, group, kernels))
         return false;
     if (!p->low[group].k)
         return true;
@@ -52,8 +53,9 @@ static bool lower_region(struct planner *p, uint32_t group)
     for (uint32_t m = s->first[group]; m < s->first[group + 1]; m++)
         if (p->g->node[s->member[m]].op == OP_proj)
             l->arg[l->narg++] = (struct arg){s->member[m], BUF_OUT};
-    uint32_t kernels = p->root->p->nkernel;
+    uint32_t kernels = 0;
     for (uint32_t i = 0; i < op_regions(n->op); i++) {
+        kernels = p->root->p->nkernel;
         struct program *sub = plan_graph(node_region(p->p->g, n, i), p->targets, p->root, p->e);
         p->sub[group][i] = sub;
         if (!sub)

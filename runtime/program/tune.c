@@ -110,8 +110,8 @@ static bool find_tunables(struct tuner *t, struct unit *u, const struct program 
     for (uint32_t i = 0; ok && i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
         struct lowered l;
-        /* the interpreter has no schedules */
-        if (c->kind != CMD_KERNEL || !device_backend(c->device, NULL)) continue;
+        /* the interpreter has no schedules, nor has a loop that is one kernel */
+        if (c->kind != CMD_KERNEL || !device_backend(c->device, NULL) || !p->kernel[c->kernel]->family) continue;
         if (!lower_group(u->lowerer, c->group, NULL, &l, t->e)) {
             ok = false;
             break;

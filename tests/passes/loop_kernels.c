@@ -1,5 +1,6 @@
-/* Scans that are one kernel (passes/plan/plan_loop.c): which are, and that all executors compute the same bits, for
- * carried values that swap, products, indices that are computed, loops in loops, and sizes around those of vectors. */
+/* Loops that are one kernel (passes/plan/plan_loop.c, plan_while.c): which are, and that all executors compute the same
+ * bits, for carried values that swap, products, indices that are computed, loops in loops, and sizes around those of
+ * vectors. */
 #include "tests/support/harness.h"
 
 enum { CARRIED = 2 };
@@ -120,6 +121,66 @@ static void every_body(void)
         }
 }
 
+/* ---- while ---- */
+
+/* Two values of [n] that are exchanged and added so often. */
+static struct graph *make_while(int64_t n, int64_t iterations)
+{
+    struct graph *g = graph_new("while"), *c = graph_new("condition"), *b = graph_new("body");
+    struct shape s = shape_make(1, &n), scalar = {0};
+    ref limit = n_const(g, KL_I32, (uint64_t)iterations);
+    ref out[] = {n_const(g, KL_I32, 0), n_input(g, KL_F32, &s, "a"), n_input(g, KL_F32, &s, "b"), limit};
+    ref at = n_input(c, KL_I32, &scalar, "i");
+    n_input(c, KL_F32, &s, "a"), n_input(c, KL_F32, &s, "b");
+    yield(c, n_lt(c, at, n_input(c, KL_I32, &scalar, "n")));
+    ref i = n_input(b, KL_I32, &scalar, "i"), x = n_input(b, KL_F32, &s, "a"), y = n_input(b, KL_F32, &s, "b");
+    n_input(b, KL_I32, &scalar, "n");
+    yield(b, n_add(b, i, n_const(b, KL_I32, 1)));
+    yield(b, y);
+    yield(b, n_add(b, n_mul(b, x, n_k(b, x, 0.5)), y));
+    ref loop = graph_add_region(g, &(struct node){.op = OP_while, .attr.region.carried = 3}, out, 4,
+                                (struct graph *[]){c, b});
+    for (uint32_t k = 0; k < 3; k++)
+        yield(g, n_proj(g, loop, k));
+    return g;
+}
+
+/* Does the body of the one while run several iterations in a kernel? */
+static bool body_is_kernel(const struct graph *g, const char *what)
+{
+    struct graph *h = graph_clone(g);
+    struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 2, .l1_bytes = 32 << 10};
+    struct err e = {0};
+    bool ok = passes_run(h, &(struct pass_options){.fuse = true, .verify = true}), whole = false;
+    struct program *p = ok ? program_plan(h, &caps, false, &e) : NULL;
+    if (check(p && program_check(p, &e), "%s: %s%s", what, h->err.msg, e.msg))
+        for (uint32_t i = 0; i < p->ncmd; i++)
+            if (p->cmd[i].kind == CMD_REGION)
+                whole = p->cmd[i].sub[1]->ncmd == 1 && !p->kernel[p->cmd[i].sub[1]->cmd[0].kernel]->family;
+    program_free(p);
+    graph_free(h);
+    return whole;
+}
+
+/* A kernel runs up to 256 iterations. */
+static void whiles(void)
+{
+    static const struct { int64_t n, iterations; } size[] = {{3, 0}, {3, 1}, {1, 255}, {4, 256}, {17, 257}, {2, 513}};
+    for (unsigned i = 0; i < sizeof size / sizeof *size; i++) {
+        struct graph *g = make_while(size[i].n, size[i].iterations);
+        struct values in = {0};
+        char what[64];
+        snprintf(what, sizeof what, "while of %" PRId64 ", %" PRId64 " times", size[i].n, size[i].iterations);
+        if (check(!g->err.code, "%s: %s", what, g->err.msg)) {
+            check(body_is_kernel(g, what), "%s is no kernel", what);
+            values_random(&rng, g, &g->input, true, &in);
+            agree_everywhere(g, &in, &(struct values){0}, NULL, what);
+            values_free(&in);
+        }
+        graph_free(g);
+    }
+}
+
 /* Values up to a number of bytes are in scratch memory; a loop that takes long can be cancelled in it. */
 static void limits(void)
 {
@@ -138,6 +199,7 @@ int main(void)
 {
 
     every_body();
+    whiles();
     limits();
     return finish();
 }
