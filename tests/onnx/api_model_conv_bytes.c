@@ -1,6 +1,7 @@
 /* Convolutions of bytes: ConvInteger, QLinearConv and Conv between DequantizeLinear and QuantizeLinear, with strides,
  * paddings, dilations and zero points: the numbers of the definition by plain loops, and the gradient of the
- * convolution of floats. */
+ * convolution of floats.
+ *   api_model_conv_bytes [DEVICE [all]]    without `all`: every second combination */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
 #include <kiln/onnx.h>
@@ -13,7 +14,8 @@ static char path[] = "/tmp/kiln-conv-XXXXXX";
 
 struct conv {
     enum kind kind;
-    bool x_signed, w_signed, filters;    /* filters: a scale for each of them */
+    bool x_signed, w_signed, filters;    /* filters: a scale, and zero point, for each of them */
+    bool zero, computed;                 /* the weights have zero points; that of x is computed by the model */
     int64_t stride, dilation, pads[4];   /* low of both axes, high of both */
     int oh, ow;
 };
@@ -21,6 +23,7 @@ struct conv {
 static uint8_t X[BATCH * C * H * W], weights[F * C * KH * KW], x_zero = 7, y_zero = 11;
 static float floats[BATCH * C * H * W], x_scale = 0.03125f, w_scale[F], y_scale = 0.75f, float_bias[F];
 static int32_t bias[F];
+static uint8_t w_zero[F];
 
 static int x_value(const struct conv *c, int n, int ch, int i, int k)
 {
@@ -32,7 +35,8 @@ static int x_value(const struct conv *c, int n, int ch, int i, int k)
 static int w_value(const struct conv *c, int f, int ch, int i, int k)
 {
     uint8_t v = weights[((f * C + ch) * KH + i) * KW + k];
-    return c->w_signed ? (int8_t)v : v;
+    uint8_t zero = c->zero ? w_zero[c->filters ? f : 0] : 0;
+    return (c->w_signed ? (int8_t)v : v) - (c->w_signed ? (int8_t)zero : zero);
 }
 
 /* The sum of products of result (n, f, i, k). */
@@ -60,8 +64,10 @@ static kl_model *load(const struct conv *c)
     struct pb g = {0};
     int xt = c->x_signed ? INT8 : UINT8, wt = c->w_signed ? INT8 : UINT8;
     int64_t one = c->filters ? F : 1, all = F;
+    if (c->computed)
+        onnx_node(&g, "Clip", "pz", "xz", onnx_none());
     if (c->kind == INTEGER)
-        onnx_node(&g, "ConvInteger", "x w xz", "y", attributes(c));
+        onnx_node(&g, "ConvInteger", "x w xz wz", "y", attributes(c));
     else if (c->kind == QLINEAR)
         onnx_node(&g, "QLinearConv", "x xs xz w ws wz ys yz b", "y", attributes(c));
     if (c->kind == QDQ) {
@@ -76,15 +82,18 @@ static kl_model *load(const struct conv *c)
     static const uint8_t zeros[F];
     onnx_initializer(&g, "w", wt, 4, (int64_t[]){F, C, KH, KW}, weights, sizeof weights);
     onnx_initializer(&g, "xs", FLOAT, 0, NULL, &x_scale, sizeof x_scale);
-    onnx_initializer(&g, "xz", xt, 0, NULL, &x_zero, 1);
+    if (!c->computed)
+        onnx_initializer(&g, "xz", xt, 0, NULL, &x_zero, 1);
     onnx_initializer(&g, "ws", FLOAT, c->filters, &one, w_scale, (size_t)one * sizeof *w_scale);
-    onnx_initializer(&g, "wz", wt, c->filters, &one, zeros, (size_t)one);
+    onnx_initializer(&g, "wz", wt, c->filters, &one, c->zero ? w_zero : zeros, (size_t)one);
     if (c->kind == QLINEAR) {
         onnx_initializer(&g, "ys", FLOAT, 0, NULL, &y_scale, sizeof y_scale);
         onnx_initializer(&g, "yz", xt, 0, NULL, &y_zero, 1);
         onnx_initializer(&g, "b", INT32, 1, &all, bias, sizeof bias);
     }
     onnx_io(&g, 11, "x", c->kind == QDQ ? FLOAT : xt, 4, (int64_t[]){BATCH, C, H, W});
+    if (c->computed)
+        onnx_io(&g, 11, "pz", xt, 0, NULL);
     onnx_io(&g, 12, "y", c->kind == INTEGER ? INT32 : c->kind == QDQ ? FLOAT : xt, 4,
             (int64_t[]){BATCH, F, c->oh, c->ow});
     struct pb m = onnx_model(&g, 18);
@@ -157,9 +166,10 @@ static void convolves(struct conv c)
         floats[i] = (float)((c.x_signed ? (int8_t)X[i] : X[i]) - x_zero) * x_scale;
     kl_tensor x = c.kind == QDQ ? kl_input(dev, KL_F32, 4, dims, floats)
                                 : kl_input(dev, c.x_signed ? KL_I8 : KL_U8, 4, dims, X), y, g = kl_none;
+    kl_tensor in[2] = {x, c.computed ? kl_input(dev, c.x_signed ? KL_I8 : KL_U8, 0, NULL, &x_zero) : kl_none};
     for (int i = 0; i < 2; i++) {
         OK(kl_trace_begin("conv"));
-        OK(kl_model_call(m, 1, &x, 1, &y));
+        OK(kl_model_call(m, 1 + c.computed, in, 1, &y));
         g = c.kind == QDQ ? kl_keep(kl_grad(kl_sum_all(y), x)) : kl_none;
         kl_keep(y);
         OK(kl_trace_end());
@@ -173,6 +183,7 @@ static void convolves(struct conv c)
         kl_release(y);
     }
     kl_release(x);
+    kl_release(in[1]);
     kl_model_close(m);
 }
 
@@ -198,6 +209,7 @@ int main(int argc, char **argv)
     for (int f = 0; f < F; f++) {
         w_scale[f] = 0.001f * (float)(f + 1);
         bias[f] = 100 * f - 300;
+        w_zero[f] = (uint8_t)(f * 17 + 3);
         float_bias[f] = 0.25f * (float)f;
     }
     static const struct conv windows[] = {
@@ -205,9 +217,13 @@ int main(int argc, char **argv)
         {.stride = 2, .dilation = 1, .pads = {1, 2, 0, 1}}, {.stride = 3, .dilation = 2, .pads = {2, 0, 3, 2}},
         {.stride = 1, .dilation = 1, .pads = {-1, 2, 1, -2}},
     };
-    for (int i = 0; i < (int)(sizeof windows / sizeof *windows) * KINDS * 8; i++) {
-        struct conv c = windows[i / KINDS / 8];
-        c.kind = (enum kind)(i / 8 % KINDS);
+    for (int i = 0; i < (int)(sizeof windows / sizeof *windows) * KINDS * 16; i++) {
+        struct conv c = windows[i / KINDS / 16];
+        if (argc < 3 && (i / 16 + __builtin_popcount((unsigned)i % 16)) % 2)
+            continue;
+        c.kind = (enum kind)(i / 16 % KINDS);
+        c.zero = i >> 3 & 1;
+        c.computed = (c.zero ^ c.filters) && c.kind != QDQ;
         c.x_signed = i & 1;
         c.w_signed = i >> 1 & 1;
         c.filters = i >> 2 & 1;

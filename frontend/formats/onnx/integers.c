@@ -111,7 +111,11 @@ static uint32_t conv_weights(const struct node *n)
     node_fn *fn = n->def->op->fn;
     return fn == onnx_qlinear_conv ? 3 : fn == onnx_dequantize_linear ? 0 : 1;
 }
-static uint32_t conv_zero(const struct node *n) { return n->def->op->fn == onnx_qlinear_conv ? 5 : 3; }
+static uint32_t conv_zero(const struct node *n)
+{
+    node_fn *fn = n->def->op->fn;
+    return fn == onnx_qlinear_conv ? 5 : fn == onnx_dequantize_linear ? 2 : 3;
+}
 
 /* Part 0: the weights less their zero points, as floats. */
 static kl_tensor float_weights(struct node *n, uint32_t part)
@@ -141,10 +145,10 @@ static int64_t weights_bound(struct node *n, const struct type *f, int64_t chann
     return max;
 }
 
-/* Part 1: the sums of each filter's weights, [F, 1, ..]. */
+/* Part 1: the sums of each filter's weights less their zero points, [F, 1, ..]. */
 static kl_tensor filter_sums(struct node *n, uint32_t part)
 {
-    kl_tensor w = kl_cast(onnx_in(n, conv_weights(n)), KL_I32);
+    kl_tensor w = onnx_less_zero(n, conv_weights(n), conv_zero(n), 0);
     int axes[KL_MAX_RANK], rank = onnx_type_of(w).rank;
     int64_t dims[KL_MAX_RANK] = {onnx_type_of(w).dims[0], 1, 1, 1, 1, 1, 1, 1};
     (void)part;
@@ -153,48 +157,57 @@ static kl_tensor filter_sums(struct node *n, uint32_t part)
     return kl_reshape(kl_sum(w, rank - 1, axes, false), rank - 1, dims);
 }
 
-/* Is it faster in bytes?  With a zero point of x that is known, *zero, none of the weights, no groups, and enough
- * filters to share the packing of windows. */
-static bool bytes_conv_zero(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s,
-                            int64_t *zero)
+bool onnx_bytes_conv_fits(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s)
 {
-    enum { MANY_FILTERS = 8, MANY_PRODUCTS = 16 };
-    struct type t, w;
-    const struct array *known = onnx_numbers(o->x, o->x_zero);
+    enum { MANY_FILTERS = 8, MANY_PRODUCTS = 16 }; /* that share the packing of windows; of each result */
+    struct type t, w, z = {.rank = 0};
     int64_t products = 1;
     bool fits = s->groups == 1 && is_bytes(o->x, o->x_at, &t) && is_bytes(o->w, o->w_at, &w) &&
-                is_zero(o->w, o->w_zero) &&
-                (known ? known->count == 1 : !onnx_has(o->x, o->x_zero)) && t.dims[1] == f->dims[1] &&
-                f->dims[0] >= MANY_FILTERS;
+                t.dims[1] == f->dims[1] && f->dims[0] >= MANY_FILTERS &&
+                (!onnx_has(o->x, o->x_zero) || onnx_type(o->x, o->x_zero, &z)) &&
+                (z.rank == 0 || (z.rank == 1 && z.dims[0] == 1));
     for (int k = 0; fits && k < t.rank; k++) {
         fits = t.dims[k] > 0 && f->dims[k] > 0; /* no symbolic length: products of integers have none */
         products = sat_mul(products, k ? f->dims[k] : 1);
     }
-    *zero = known && fits ? array_int(known, 0) : 0;
     return fits && products >= MANY_PRODUCTS;
 }
 
-bool onnx_bytes_conv_fits(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s)
+/* x padded with its zero point z, which may be kl_none. */
+static kl_tensor pad_bytes(const struct onnx_conv_operands *o, kl_tensor z, const int64_t *low, const int64_t *high)
 {
-    int64_t zero;
-    return bytes_conv_zero(o, f, s, &zero);
+    const struct array *known = onnx_numbers(o->x, o->x_zero);
+    kl_tensor x = onnx_in(o->x, o->x_at);
+    bool pads = false;
+    for (int k = 0; k < KL_MAX_RANK; k++)
+        pads |= low[k] || high[k];
+    if (!z.id || known || !pads)
+        return kl_pad(x, low, high, known ? (double)array_int(known, 0) : 0);
+    return kl_xor(kl_pad(kl_xor(x, z), low, high, 0), z); /* pads with 0 xor z */
 }
 
 kl_tensor onnx_bytes_conv(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s)
 {
-    int64_t zero, low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0}, cut[2][WINDOW_AXES] = {{0}};
-    if (!bytes_conv_zero(o, f, s, &zero))
+    int64_t low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0}, cut[2][WINDOW_AXES] = {{0}};
+    if (!onnx_bytes_conv_fits(o, f, s))
         return kl_none;
     for (int k = 0; k < s->n; k++) { /* a negative padding cuts off elements */
         low[2 + k] = s->low[k] > 0 ? s->low[k] : 0, cut[0][k] = s->low[k] < 0 ? s->low[k] : 0;
         high[2 + k] = s->high[k] > 0 ? s->high[k] : 0, cut[1][k] = s->high[k] < 0 ? s->high[k] : 0;
     }
-    kl_tensor x = kl_cast(kl_pad(onnx_in(o->x, o->x_at), low, high, (double)zero), KL_I32);
-    kl_tensor w = kl_cast(onnx_in(o->w, o->w_at), KL_I32);
+    kl_tensor z = is_zero(o->x, o->x_zero) ? kl_none : kl_reshape(onnx_in(o->x, o->x_zero), 0, NULL);
+    kl_tensor x = kl_cast(pad_bytes(o, z, low, high), KL_I32), w = kl_cast(onnx_in(o->w, o->w_at), KL_I32);
     kl_tensor y = kl_conv(x, w, kl_none, s->stride, cut[0], cut[1], s->dilation, 1);
-    if (zero)
-        y = kl_sub(y, kl_mul(onnx_number(o->x, KL_I32, (double)zero),
-                             once_part(o->w, 1, (uint32_t[]){o->w_at, NO_PLACE}, filter_sums)));
+    kl_tensor q = onnx_zero_point(o->w, o->w_at, o->w_zero, 0); /* [] or [F, 1, ..] */
+    if (q.id && kl_rank(q))
+        q = kl_squeeze(kl_transpose(q, 0, 1), 0);
+    if (q.id) { /* sums of windows, of all channels */
+        kl_tensor all = kl_sum(x, 1, (int[]){1}, true);
+        y = kl_sub(y, kl_mul(q, kl_sum_pool(all, s->n, s->size, s->stride, cut[0], cut[1], s->dilation)));
+    }
+    if (z.id)
+        y = kl_sub(y, kl_mul(kl_cast(z, KL_I32),
+                             once_part(o->w, 1, (uint32_t[]){o->w_at, o->w_zero, NO_PLACE}, filter_sums)));
     return y;
 }
 

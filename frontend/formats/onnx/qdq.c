@@ -140,8 +140,7 @@ bool onnx_qdq_conv(struct node *n, const struct type *f, const struct onnx_windo
     int64_t scales = qdq_count(x.b, 1);
     int axis = 0;
     const struct onnx_conv_operands o = {x.a, x.b, 0, 2, 0, 2};
-    if (!onnx_value(n, 1)->steady || qdq_count(x.a, 1) != 1 || qdq_count(x.a, 2) != 1 ||
-        !onnx_bytes_conv_fits(&o, f, s))
+    if (!onnx_value(n, 1)->steady || qdq_count(x.a, 1) != 1 || !onnx_bytes_conv_fits(&o, f, s))
         return false;
     if (scales != 1 && (scales != f->dims[0] || !onnx_axis(x.b, onnx_attr_int(x.b, "axis", 1), f->rank, &axis) || axis))
         return false;
