@@ -33,6 +33,8 @@ static kl_tensor cell_gate(struct recurrent_cell *c, kl_tensor a, int i)
 /* h times the recurrent weights of `count` gates. */
 static kl_tensor cell_product(struct recurrent_cell *c, kl_tensor h, int first, int count)
 {
+    if (c->o.product)
+        return c->o.product(c->o.ctx, h, true);
     if (c->transposed)
         return kl_matmul(h, kl_narrow(c->R, 1, first * c->H, count * c->H));
     return kl_matmul(h, kl_transpose(kl_narrow(c->R, 0, first * c->H, count * c->H), 0, 1));
@@ -101,7 +103,7 @@ static kl_tensor cell_inputs(struct recurrent_cell *c, kl_tensor x, kl_tensor w,
 {
     c->transposed = c->T < 0 || c->T >= STEPS_TRANSPOSED; /* symbolic lengths are negative */
     c->R = c->transposed ? kl_transpose(r, 0, 1) : r;
-    kl_tensor y = kl_matmul(x, kl_transpose(w, 0, 1)), rb = c->o.recurrent_bias;
+    kl_tensor y = c->o.product ? c->o.product(c->o.ctx, x, false) : kl_matmul(x, kl_transpose(w, 0, 1)), rb = c->o.recurrent_bias;
     if (rb.id && c->kind == KL_CELL_GRU) { /* the last one's is behind the reset */
         c->late = kl_narrow(rb, 0, 2 * c->H, c->H);
         rb = kl_pad(kl_narrow(rb, 0, 0, 2 * c->H), NULL, &c->H, 0);
@@ -163,6 +165,8 @@ static bool cell_of(struct thread *t, kl_cell_kind kind, kl_tensor x, kl_tensor 
     if (!describe(t, "recurrent", "x", x, &v) || !describe(t, "recurrent", "w", w, &vw) ||
         !describe(t, "recurrent", "r", r, &vr))
         return false;
+    if (c->o.product && kind == KL_CELL_GRU)
+        return fail(t, KL_ERR_ARGUMENT, "recurrent: GRU has no function of products"), false;
     int64_t gates = gate_counts[kind];
     const struct shape *sx = &v.shape, *sw = &vw.shape, *sr = &vr.shape;
     if (sx->rank != 3 || sw->rank != 2 || sr->rank != 2 || sw->dim[1] != sx->dim[2] ||

@@ -101,11 +101,14 @@ static const struct row rows[] = {
     {"x=f3,5 i=l=0,3,1", "ArrayFeatureExtractor" ML " x i > a", "Gather x i > a; axis=1", 1, 0},
     {"x=f3,5", "Normalizer" ML " x > a; norm=L2", "LpNormalization x > a", 1, 1e-6},
     {"x=f2,64 s=l:16 n=l:32 w=l=2", "STFT x s - n > a", "Unsqueeze x w > t\nSTFT t s - n > a", 1, 1e-6},
-    {"x=f5,2,3 w=s1,3,16 r=s1,4,16 y=f1,32 s=p1 z=s1 t=p1,16 v=s1,16",
+    {"x=f2,2,3 w=s1,3,16 r=s1,4,16 y=f1,32 s=p1 z=s1 t=p1,16 v=s1,16", /* inputs and each step's state are quantized */
      "DynamicQuantizeLSTM" MS " x w r y - - - - s z t v > a b c; hidden_size=4",
      "Cast w > d; to=1\nCast z > e; to=1\nSub d e > f\nMul f s > g\nTranspose g > h; perm=0,2,1\n"
      "Cast r > i; to=1\nCast v > j; to=1\nSub i j > k\nMul k t > l\nTranspose l > m; perm=0,2,1\n"
-     "LSTM x h m y > a b c; hidden_size=4", 3, 1e-5},
+     "DynamicQuantizeLinear x > A B C\nDequantizeLinear A B C > D\nSplit D > E F; axis=0 num_outputs=2\n"
+     "LSTM E h m y > G H I; hidden_size=4\n"
+     "DynamicQuantizeLinear H > J K L\nDequantizeLinear J K L > M\n"
+     "LSTM F h m y - M I > N b c; hidden_size=4\nConcat G N > a; axis=0", 3, 1e-5},
     {"x=f3,2 o=f=0.5,1.5 s=f=2,3", "Scaler" ML " x > a; offset=0.5,1.5 scale=2.0,3.0", "Sub x o > t\nMul t s > a", 1,
      1e-6},
     {"x=f3,2 w=f=1.5,2.5 z=f=0.5", "LinearRegressor" ML " x > a; coefficients=1.5,2.5 intercepts=0.5,",

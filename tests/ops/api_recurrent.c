@@ -51,6 +51,11 @@ static void step(const struct given *g, int kind, bool reset_last, bool coupled,
     memcpy(h, next, sizeof next);
 }
 
+static kl_tensor product_of(void *ctx, kl_tensor a, bool state)
+{
+    return kl_matmul(a, kl_transpose(((const kl_tensor *)ctx)[state], 0, 1));
+}
+
 static void run(int kind, int T, int options)
 {
     bool plain = options & 1, reverse = options & 2, lengths = options & 4, reset_last = options & 8;
@@ -83,6 +88,11 @@ static void run(int kind, int T, int options)
     }
     if (lengths)
         o.length = i32(D(B), (int32_t[]){length[0], length[1]});
+    kl_tensor weights[2] = {w, r};
+    if (coupled && kind != KL_CELL_GRU) { /* the weights' shapes count alone */
+        o.product = product_of, o.ctx = weights;
+        w = kl_zeros(dev, KL_F64, D(gates * H, I)), r = kl_zeros(dev, KL_F64, D(gates * H, H));
+    }
     OK(kl_recurrent((kl_cell_kind)kind, x, w, r, &o, out));
     NEAR(out[0], T * B * H, y, 1e-13);
     NEAR(out[1], B * H, h, 1e-13);
@@ -118,6 +128,8 @@ static void misuse(void)
     CHECK(kl_recurrent(KL_CELL_LSTM, x, w, r, NULL, NULL) == KL_ERR_ARGUMENT);
     CHECK(kl_recurrent(KL_CELL_LSTM, x, w, r, &(kl_recurrent_options){.h = w}, out) == KL_ERR_SHAPE &&
           strstr(kl_last_error(), "h must be [2,2], got [8,3]"));
+    CHECK(kl_recurrent(KL_CELL_GRU, x, w, r, &(kl_recurrent_options){.product = product_of}, out) == KL_ERR_ARGUMENT &&
+          strstr(kl_last_error(), "GRU has no function of products"));
     kl_release(x), kl_release(w), kl_release(r), kl_release(i);
 }
 

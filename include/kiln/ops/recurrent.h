@@ -14,8 +14,10 @@ extern "C" {
  * reset, new. */
 typedef enum kl_cell_kind { KL_CELL_RNN, KL_CELL_LSTM, KL_CELL_GRU } kl_cell_kind;
 /* Another activation than the usual one; which: of gates (RNN: of the only one) 0, of the cell or the new state 1, of
- * LSTM's result 2.  Called while the loop's body is recorded. */
+ * LSTM's result 2. */
 typedef kl_tensor kl_cell_activation(void *ctx, kl_tensor a, int which);
+/* The product of inputs [T, B, I], or of a state [B, H] where `state` is true, with its weights: [.., gates H]. */
+typedef kl_tensor kl_cell_product(void *ctx, kl_tensor a, bool state);
 typedef struct kl_recurrent_options {
     kl_tensor bias, recurrent_bias; /* [gates H]; kl_none: 0 */
     kl_tensor peephole;             /* LSTM: [3 H], input, output, forget; kl_none: 0 */
@@ -25,7 +27,8 @@ typedef struct kl_recurrent_options {
     bool reset_last;                /* GRU: the new gate's recurrent product, with its bias, is made before the reset */
     bool coupled;                   /* LSTM: forget = 1 - input */
     kl_cell_activation *activation; /* NULL: sigmoid for gates, tanh for the others and for RNN */
-    void *ctx;
+    kl_cell_product *product;       /* RNN, LSTM: in place of the products with w and r, as of quantized weights */
+    void *ctx;                      /* of both functions, which are called while the loop's body is recorded */
 } kl_recurrent_options;
 /* x: floats [T, B, I]  w: [gates H, I]  r: [gates H, H]  ->  out[0]: each step's state [T, B, H], out[1]: the last one
  * [B, H], out[2]: LSTM's last cell [B, H], else kl_none.  New handles, poison after an error.  With f, g, h the

@@ -9,6 +9,8 @@ struct onnx_cell {
     char activation[3][20];           /* of this direction: f, g, h */
     double alpha[3], beta[3], clip;
     kl_dtype dtype;
+    /* of DynamicQuantizeLSTM's inputs and states; zero: i32, or kl_none; columns: sums of w less zero, i32 */
+    struct byte_weights { kl_tensor w, scale, zero, columns; } bytes[2];
 };
 
 static kl_tensor rnn_activate(void *ctx, kl_tensor a, int which)
@@ -97,40 +99,80 @@ static kl_tensor of_direction(struct node *n, uint32_t i, int d)
     return onnx_has(n, i) ? kl_squeeze(kl_narrow(onnx_widened(n, i), 0, d, 1), 0) : kl_none;
 }
 
-/* The weights of a direction, operand i, [4 H, D].  Of DynamicQuantizeLSTM they are integers [directions, D, 4 H], with
- * a scale and zero point in operands `scale` and `scale` + 1, a number for each direction or each column of it; its
- * products are of floats here, not of operands rounded to bytes as in onnxruntime. */
-static kl_tensor cell_weights(struct node *n, uint32_t i, uint32_t scale, int d)
-{
-    kl_tensor w = of_direction(n, i, d);
-    if (n->def->op->fn != onnx_dynamic_quantize_lstm)
-        return w;
-    kl_tensor s = of_direction(n, scale, d), z = of_direction(n, scale + 1, d);
-    w = kl_cast(w, KL_F32);
-    if (z.id)
-        w = kl_sub(w, kl_cast(z, KL_F32));
-    return kl_transpose(s.id ? kl_mul(w, s) : w, 0, 1);
-}
-
 enum { STEPS_TRANSPOSED = 8 }; /* from so many steps on kl_recurrent reads the weights of states transposed */
 
-/* Weights of inputs and of states, in both directions: parts 0 to 3; the latter transposed: parts 4 and 5. */
-static kl_tensor weights_part(struct node *n, uint32_t part)
+/* Parts 0 and 1: the weights of states of each direction, transposed. */
+static kl_tensor states_part(struct node *n, uint32_t part)
 {
-    uint32_t operand = part < 2 ? 1 : 2;
-    kl_tensor w = cell_weights(n, operand, operand == 1 ? 8 : 10, (int)part % 2);
-    return part < 4 ? w : kl_transpose(w, 0, 1);
+    return kl_transpose(of_direction(n, 2, (int)part), 0, 1);
 }
 
-/* The weights of a direction, operand i, in memory as they are read: computed once if they have to be. */
-static kl_tensor laid_out_weights(struct node *n, uint32_t i, int d, bool transposed)
+/* The same in memory as they are read: computed once if they have to be. */
+static kl_tensor state_weights(struct node *n, int d, bool transposed)
 {
-    uint32_t scale = i == 1 ? 8 : 10, part = 2 * (i - 1) + (uint32_t)d;
-    bool quantized = n->def->op->fn == onnx_dynamic_quantize_lstm;
-    const uint32_t of[] = {i, quantized ? scale : NO_PLACE, scale + 1, NO_PLACE};
-    if (transposed)
-        return kl_transpose(once_part(n, 4 + (uint32_t)d, of, weights_part), 0, 1);
-    return quantized ? once_part(n, part, of, weights_part) : weights_part(n, part);
+    if (!transposed)
+        return of_direction(n, 2, d);
+    return kl_transpose(once_part(n, (uint32_t)d, (uint32_t[]){2, NO_PLACE}, states_part), 0, 1);
+}
+
+/* ---- DynamicQuantizeLSTM: weights in bytes [directions, D, 4 H] ---- */
+
+/* Operand i, the zero point of weights i - 8, of direction d as i32; kl_none: it is left out. */
+static kl_tensor zero_of_direction(struct node *n, uint32_t i, int d)
+{
+    return onnx_has(n, i) ? kl_cast(kl_squeeze(kl_narrow(onnx_in(n, i), 0, d, 1), 0), KL_I32) : kl_none;
+}
+
+/* Parts 2 to 5: the sums of columns of the weights less their zero points, of inputs and states, both directions. */
+static kl_tensor columns_part(struct node *n, uint32_t part)
+{
+    int d = (int)part % 2;
+    uint32_t i = part / 2; /* weights 1 and 2, zero points 9 and 11 */
+    kl_tensor w = kl_cast(kl_squeeze(kl_narrow(onnx_in(n, i), 0, d, 1), 0), KL_I32);
+    kl_tensor z = zero_of_direction(n, 7 + 2 * i, d);
+    return kl_sum(z.id ? kl_sub(w, z) : w, 1, (int[]){0}, false);
+}
+
+/* Parts 6 and 7: the weights of states of each direction, which a loop reads. */
+static kl_tensor bytes_part(struct node *n, uint32_t part)
+{
+    return kl_squeeze(kl_narrow(onnx_in(n, 2), 0, (int)part % 2, 1), 0);
+}
+
+/* Finds the weights of direction d; false: reported. */
+static bool byte_weights(struct onnx_cell *c, int d)
+{
+    struct node *n = c->n;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct byte_weights *b = &c->bytes[i];
+        struct type w;
+        if (!onnx_type(n, 1 + i, &w))
+            return false;
+        if (w.rank != 3 || (w.dtype != KL_U8 && w.dtype != KL_I8))
+            return onnx_fails(n, KL_ERR_TYPE, "its weights are not bytes [directions, D, 4 H]");
+        b->w = i ? once_part(n, 6 + (uint32_t)d, (uint32_t[]){2, NO_PLACE}, bytes_part)
+                 : kl_squeeze(kl_narrow(onnx_in(n, 1), 0, d, 1), 0);
+        b->scale = of_direction(n, 8 + 2 * i, d);
+        b->zero = zero_of_direction(n, 9 + 2 * i, d);
+        b->columns = once_part(n, 2 + 2 * i + (uint32_t)d, (uint32_t[]){1 + i, 9 + 2 * i, NO_PLACE}, columns_part);
+        if (!b->scale.id)
+            return onnx_fails(n, KL_ERR_ARGUMENT, "its weights lack a scale");
+    }
+    return true;
+}
+
+/* A product of an operand that is quantized to u8 by its own range, as onnxruntime does, with weights in bytes. */
+static kl_tensor product_of_bytes(void *ctx, kl_tensor a, bool state)
+{
+    struct onnx_cell *c = ctx;
+    const struct byte_weights *b = &c->bytes[state];
+    kl_tensor low, point, scale = onnx_range_scale(c->n, a, &low), one = onnx_number(c->n, KL_F32, 1);
+    scale = kl_where(kl_eq(scale, onnx_number(c->n, KL_F32, 0)), one, scale);
+    kl_tensor q = kl_cast(onnx_range_quantize(c->n, a, low, scale, &point), KL_I32);
+    kl_tensor y = kl_sub(kl_matmul(q, kl_cast(b->w, KL_I32)), kl_mul(kl_cast(point, KL_I32), b->columns));
+    if (b->zero.id)
+        y = kl_sub(y, kl_mul(b->zero, kl_sum(q, 1, (int[]){-1}, true)));
+    return kl_mul(kl_cast(y, KL_F32), kl_mul(scale, b->scale));
 }
 
 /* Computes one direction: y [T, B, H], and the last h and cell [B, H]. */
@@ -140,9 +182,17 @@ static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, in
     kl_recurrent_options o = {.h = of_direction(n, 5, d), .length = length, .reverse = back,
                               .reset_last = onnx_attr_int(n, "linear_before_reset", 0),
                               .coupled = onnx_attr_int(n, "input_forget", 0), .activation = rnn_activate, .ctx = c};
-    kl_tensor w = laid_out_weights(n, 1, d, false), b = of_direction(n, 3, d);
+    kl_tensor w = of_direction(n, 1, d), r, b = of_direction(n, 3, d);
     int64_t steps = onnx_type_of(x).dims[0];
-    bool transposed = steps < 0 || steps >= STEPS_TRANSPOSED;
+    if (n->def->op->fn == onnx_dynamic_quantize_lstm) {
+        if (!byte_weights(c, d))
+            return false;
+        o.product = product_of_bytes; /* the weights' shapes count alone */
+        w = kl_transpose(kl_cast(w, c->dtype), 0, 1);
+        r = kl_transpose(kl_cast(of_direction(n, 2, d), c->dtype), 0, 1);
+    } else {
+        r = state_weights(n, d, steps < 0 || steps >= STEPS_TRANSPOSED);
+    }
     if (b.id) { /* of the inputs, then of the states */
         int64_t half = onnx_type_of(w).dims[0];
         o.bias = kl_narrow(b, 0, 0, half);
@@ -153,7 +203,7 @@ static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, in
         o.peephole = of_direction(n, 7, d);
     }
     cell_activations(c, d);
-    return kl_recurrent(c->kind, x, w, laid_out_weights(n, 2, d, transposed), &o, out) == KL_OK;
+    return kl_recurrent(c->kind, x, w, r, &o, out) == KL_OK;
 }
 
 bool onnx_rnn(struct node *n)
