@@ -4,11 +4,15 @@
  *
  * Casts between the permute and the product come behind the new product.
  *
+ * A product of a large matrix with a few columns becomes permute(dot(b, a)): lanes then belong to the matrix's rows,
+ * which are read once (dot_skinny).
+ *
  * In: a graph; one with grad nodes is not changed.  Out: an equal graph.  The first dot must have no other reader. */
 #include "passes/passes.h"
 #include "rewrite.h"
 
 enum { MIN_COLUMNS = 32 }; /* of the new product: one of fewer columns leaves lanes unused */
+enum { FEW_COLUMNS = 8, LARGE = 1 << 16 }; /* at most; elements of the matrix, at least */
 
 /* How many operands and outputs each node is; NULL: no memory. */
 static uint32_t *count_uses(const struct graph *g)
@@ -51,6 +55,29 @@ static bool exchanges_operands(const struct graph *g, ref r, const uint32_t *use
     return new_columns >= MIN_COLUMNS;
 }
 
+/* Is node r a product of a large matrix with few columns? */
+static bool has_few_columns(const struct graph *g, ref r)
+{
+    const struct node *n = &g->node[r];
+    if (!op_is_product(n->op) || !dtype_is_float(n->dtype) || shape_is_symbolic(node_shape(g, r)) ||
+        shape_is_symbolic(node_shape(g, n->in[0])))
+        return false;
+    struct dot_dims z = dot_sizes(g, n);
+    return z.batch == 1 && z.n <= FEW_COLUMNS && z.m >= MIN_COLUMNS * FEW_COLUMNS && z.m * z.k >= LARGE;
+}
+
+/* The product r of g, of operands in the other order, with its axes as they were. */
+static ref permuted_product(struct rewrite *w, const struct graph *g, ref r, ref swapped)
+{
+    const struct node *dot = &g->node[r];
+    uint8_t perm[KL_MAX_RANK];
+    uint32_t rank = node_shape(g, r)->rank, batch = dot->attr.dot.nbatch;
+    uint32_t rows = node_shape(g, dot->in[0])->rank - batch - dot->attr.dot.ncon, columns = rank - batch - rows;
+    for (uint32_t i = 0; i < rank; i++)
+        perm[i] = (uint8_t)(i < batch ? i : i < batch + rows ? i + columns : i - rows);
+    return n_permute(w->to, swapped, perm);
+}
+
 /* What node r of g is, a product behind casts, of operands in the other order, in the new graph. */
 static ref swapped_product(struct rewrite *w, const struct graph *g, ref r)
 {
@@ -75,7 +102,7 @@ int pass_swap_products(struct graph *g, const struct pass_options *o)
     if (!uses)
         return err_set(&g->err, KL_ERR_MEMORY, "out of memory exchanging operands of @%s", g->name), -1;
     for (ref r = 1; r < g->nnode && !any; r++)
-        any = exchanges_operands(g, r, uses);
+        any = exchanges_operands(g, r, uses) || has_few_columns(g, r);
     int changed = 0;
     if (any) {
         if (rewrite_begin(&w, g))
@@ -84,6 +111,8 @@ int pass_swap_products(struct graph *g, const struct pass_options *o)
                 const struct node *n = &g->node[r];
                 if (exchanges_operands(g, r, uses))
                     w.map[r] = swapped_product(&w, g, n->in[0]);
+                else if (has_few_columns(g, r))
+                    w.map[r] = permuted_product(&w, g, r, swapped_product(&w, g, r));
                 else
                     rewrite_copy(&w, r);
             }
