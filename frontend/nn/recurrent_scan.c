@@ -103,7 +103,8 @@ static kl_tensor cell_inputs(struct recurrent_cell *c, kl_tensor x, kl_tensor w,
 {
     c->transposed = c->T < 0 || c->T >= STEPS_TRANSPOSED; /* symbolic lengths are negative */
     c->R = c->transposed ? kl_transpose(r, 0, 1) : r;
-    kl_tensor y = c->o.product ? c->o.product(c->o.ctx, x, false) : kl_matmul(x, kl_transpose(w, 0, 1)), rb = c->o.recurrent_bias;
+    kl_tensor y = c->o.product ? c->o.product(c->o.ctx, x, false) : kl_matmul(x, kl_transpose(w, 0, 1));
+    kl_tensor rb = c->o.recurrent_bias;
     if (rb.id && c->kind == KL_CELL_GRU) { /* the last one's is behind the reset */
         c->late = kl_narrow(rb, 0, 2 * c->H, c->H);
         rb = kl_pad(kl_narrow(rb, 0, 0, 2 * c->H), NULL, &c->H, 0);
