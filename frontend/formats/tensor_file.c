@@ -234,8 +234,8 @@ kl_file *file_open_part(const kl_file *index, const char *location, struct file_
         file_fails(why, KL_ERR_MEMORY, "out of memory");
     } else if (!file_map(f, fd, size, location)) {
         *why = f->why;
-    } else if (!safetensors_is(f->bytes, f->size)) {
-        file_fails(why, KL_ERR_IO, "%.250s is no safetensors file", location);
+    } else if (!file_formats[index->format].is(f->bytes, f->size)) {
+        file_fails(why, KL_ERR_IO, "%.250s is no %s file", location, file_formats[index->format].name);
     } else if (!read_file(f)) {
         *why = f->why;
     } else {

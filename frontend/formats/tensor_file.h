@@ -21,7 +21,7 @@ struct file_entry {
     uint8_t *own;             /* memory of its own that data is in, or NULL */
     enum file_blocks blocks;
     bool complex;             /* pairs of f32 */
-    kl_file *shard;           /* the file of it, if f is an index */
+    kl_file *shard;           /* the file of it, if it is not f */
     bool column_major;        /* .npy: the first axis is the one whose elements are adjacent */
     bool big_endian;          /* .npy: the elements' first byte is the highest */
     bool checked;             /* bools are 0 or 1; a member's check sum is right */
@@ -51,9 +51,9 @@ struct kl_file {
     uint32_t nmeta, meta_cap;
     struct file_value *meta;
     struct file_strings *strings;
-    kl_file **shard;           /* the files of an index */
+    kl_file **shard;           /* the files of an index, the other parts */
     uint32_t shards;
-    char *location;            /* of a file of an index: its name there */
+    char *location;            /* of such a file: its name there */
     struct file_error why;
 };
 
@@ -78,7 +78,7 @@ kl_tensor file_mapped_tensor(kl_file *f, const struct file_entry *e, kl_device d
                              const int64_t *dims);
 /* NULL: kl_last_error.  *f becomes the file that has the entry, if it was an index. */
 struct file_entry *file_entry_named(kl_file **f, const char *name);
-/* Opens a safetensors file that the index f names.  NULL: *why. */
+/* Opens a file of f's format that f, an index or the first of several parts, names.  NULL: *why. */
 kl_file *file_open_part(const kl_file *f, const char *location, struct file_error *why);
 /* Its data is there and checked; false: kl_last_error. */
 bool file_entry_is_read(kl_file *f, struct file_entry *e);
@@ -146,6 +146,9 @@ bool shards_read(kl_file *f);
 /* ---- gguf/gguf.c ---- */
 bool gguf_read(kl_file *f);
 kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device);
+
+/* ---- gguf/gguf_parts.c ---- */
+bool gguf_read_parts(kl_file *f); /* adds the tensors of the other parts, if it is the first of several */
 
 /* ---- gguf/gguf_blocks.c ---- */
 float blocks_half(const uint8_t *p); /* the f16 in two bytes, the lower one first */

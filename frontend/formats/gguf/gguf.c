@@ -263,7 +263,7 @@ bool gguf_read(kl_file *f)
     for (uint64_t i = 0; i < tensors; i++)
         if (!read_info(&r))
             return false;
-    return place_tensors(f, r.at);
+    return place_tensors(f, r.at) && gguf_read_parts(f);
 }
 
 /* ---- blocks ---- */

@@ -35,9 +35,10 @@ KL_API const char *kl_file_format_name(kl_file_format format); /* "npy", "npz", 
 typedef struct kl_file kl_file;
 
 /* Opens a file; its first bytes determine the format.  An index of several safetensors files (*.index.json), which are
- * in its folder, is opened as one file with the tensors that it names.  Everything
- * except the elements is checked; parts that the format does not define (other members of a .npz) are skipped.  NULL:
- * it failed.  [errors ARGUMENT; IO: missing, truncated or of another format; MEMORY] */
+ * in its folder, is opened as one file with the tensors that it names, and so is the first of several parts of a GGUF
+ * file (NAME-00001-of-00003.gguf).  Everything except the elements is checked; parts that the format does not define
+ * (other members of a .npz) are skipped.  NULL: it failed.  [errors ARGUMENT; IO: missing, truncated or of another
+ * format; MEMORY] */
 KL_API_AT kl_file *kl_file_open(const char *path);
 /* The same for a file in memory.  The caller owns the bytes, which must outlive the kl_file; `name` is for messages. */
 KL_API_AT kl_file *kl_file_open_bytes(const char *name, const void *bytes, size_t n);
