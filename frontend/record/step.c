@@ -58,6 +58,46 @@ static void find_names(kl_step *s, const struct trace *tr)
     }
 }
 
+/* Marks the slots that a run can set by their names. */
+static void mark_named(const struct trace *tr, bool *named)
+{
+    for (uint32_t i = tr->temps; i != NO_ENTRY; i = entry_at(i)->next) {
+        const struct entry *x = entry_at(i);
+        const struct node *n = x->kind == KIND_TEMP || x->kind == KIND_DEAD ? node_at(tr->r.g, x->node) : NULL;
+        if (n && n->op == OP_slot && x->name[0])
+            named[n->attr.leaf.index] = true;
+    }
+}
+
+/* The first slot without a name that has the same number as slot i. */
+static uint32_t first_equal(const struct recording *r, const bool *named, uint32_t i)
+{
+    const struct leaf *slot = r->g->slot.v;
+    for (uint32_t k = 0; k < i && !named[i]; k++)
+        if (!named[k] && slot[k].dtype == slot[i].dtype && r->slot[k] == r->slot[i])
+            return k;
+    return i;
+}
+
+struct graph *step_merge_numbers(const struct trace *tr)
+{
+    const struct graph *g = tr->r.g;
+    uint32_t n = g->slot.n, merged = 0;
+    bool *named = n && !g->symbols ? mem_alloc(n * sizeof *named) : NULL; /* zeroed */
+    uint32_t *first = named ? mem_alloc(n * sizeof *first) : NULL;
+    if (first)
+        mark_named(tr, named);
+    for (uint32_t i = 0; i < n && first; i++)
+        merged += (first[i] = first_equal(&tr->r, named, i)) != i;
+    struct graph *copy = merged ? graph_clone(g) : NULL;
+    for (ref r = 1; copy && r < copy->nnode; r++)
+        if (copy->node[r].op == OP_slot)
+            copy->node[r].attr.leaf.index = first[copy->node[r].attr.leaf.index];
+    mem_free(first);
+    mem_free(named);
+    return copy;
+}
+
 /* Slots that are lengths, and the shapes of arrays that give them. */
 static bool copy_symbolic(kl_step *s, const struct recording *r)
 {
@@ -104,7 +144,7 @@ static bool step_fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct 
 
 static kl_step *step_freeze(struct trace *tr, uint32_t n, const kl_tensor *in, struct err *e)
 {
-    const struct exec *x = trace_program(tr, e);
+    const struct exec *x = trace_program(tr, true, e);
     if (!x && !e->code)
         err_set(e, KL_ERR_ARGUMENT, "trace \"%s\" keeps and assigns nothing", tr->r.g->name);
     kl_step *s = x ? mem_alloc(sizeof *s) : NULL;

@@ -426,7 +426,7 @@ const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e)
 }
 
 /* The program of its log, unless something new was recorded. */
-const struct exec *trace_program(struct trace *tr, struct err *e)
+const struct exec *trace_program(struct trace *tr, bool frozen, struct err *e)
 {
     bool known, fuse = option_fuse();
     uint64_t schedules = schedules_number();
@@ -440,6 +440,16 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
         }
     if (known)
         atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
+    struct graph *merged = frozen ? step_merge_numbers(tr) : NULL;
+    if (merged) {
+        const struct exec *x = exec_get(merged, (int)graph_device(g), fuse, e);
+        if (x && !known) {
+            gradients_warn(g);
+            replay_end(tr, NULL, fuse, schedules);
+        }
+        graph_free(merged);
+        return x;
+    }
     if (known && tr->log->fuse == fuse && tr->log->schedules == schedules && exec_try_ref(tr->log->exec)) {
         atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed);
         return option_tune() ? tune_repeated(tr->log->exec) : tr->log->exec;
@@ -611,7 +621,7 @@ static bool trace_run(struct thread *t, struct err *e)
     if (outputs_on(tr, true))
         return dry_run(t, e);
     uint64_t graphs = atomic_load(&counters.graphs_built), compiles = atomic_load(&counters.compiles);
-    const struct exec *x = trace_program(tr, e);
+    const struct exec *x = trace_program(tr, false, e);
     if (!x && e->code)
         custom_locate(tr->r.g, e);
     if (!x && !e->code && strcmp(t->empty, tr->r.g->name)) {

@@ -201,8 +201,12 @@ void trace_end_failed(struct thread *t);          /* ends the poison that the la
 void trace_drop(struct thread *t);                /* ends the trace, run or not */
 /* The whole recording with its outputs. known: it is its log's.  NULL: *e, or it has no outputs. */
 const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e);
-/* The program of the trace, with a reference.  NULL: *e, or it has no outputs. */
-const struct exec *trace_program(struct trace *tr, struct err *e);
+/* The program of the trace, with a reference.  frozen: of a step, whose numbers without a name never change.  NULL: *e,
+ * or it has no outputs. */
+const struct exec *trace_program(struct trace *tr, bool frozen, struct err *e);
+/* A copy of the recording for a frozen step, in which equal numbers that have no name are one.  What layers compute of
+ * such numbers alone is then computed once, and their kernels are the same.  NULL: there are none, or no memory. */
+struct graph *step_merge_numbers(const struct trace *tr);
 /* A copy of the recording, with the outputs that it would have if it ended now, or, if it has none, the values that
  * nothing reads.  NULL: *e. */
 struct graph *trace_so_far(struct trace *tr, struct err *e);

@@ -309,7 +309,7 @@ static kl_tensor cache_dequantize(const kl_nn_cache *cache, kl_tensor integers, 
     kl_shape(integers, dims);
     dims[3] /= BLOCK, dims[4] = BLOCK;
     kl_tensor blocks = kl_cast(kl_reshape(integers, 5, dims), KL_F32);
-    kl_tensor x = kl_mul(blocks, kl_unsqueeze(kl_cast(scale, KL_F32), -1));
+    kl_tensor x = kl_mul(blocks, kl_cast(kl_expand(kl_unsqueeze(scale, -1), 5, dims), KL_F32));
     dims[3] = cache->head_width;
     return kl_reshape(x, 4, dims);
 }

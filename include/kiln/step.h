@@ -44,9 +44,10 @@ typedef struct kl_slot {
  * - States: tensors made outside the trace that it uses.  Each run reads their current values and assigns what the
  *   trace assigned, so they must not be released before the step is freed.
  * - Slots: a kl_scalar that kl_set_name gave a name can get a number at each run; several may share a name.
- * - All other inputs and numbers stay as recorded, including seeds given as numbers: kl_dropout has the same mask and
- *   kl_rand the same numbers in each run.  A seed that changes from run to run is a tensor: an input, or a state that
- *   the step assigns (kl_dropout_seeded, kl_rand_seeded and similar functions).
+ * - All other inputs and numbers stay as recorded, and equal numbers are one, so that layers that are alike have the
+ *   same kernels, and what they compute of numbers alone is computed once.  This includes seeds given as numbers:
+ *   kl_dropout has the same mask and kl_rand the same numbers in each run.  A seed that changes from run to run is a
+ *   tensor: an input, or a state that the step assigns (kl_dropout_seeded, kl_rand_seeded and similar functions).
  *
  * [errors NULL: TRACE without a begin, ARGUMENT, HANDLE: inputs[] has a tensor that is no input of the trace, those of
  * kl_trace_end] */

@@ -6,8 +6,8 @@
  * value for each result, and their operands); a reduction may have a prologue (elementwise nodes with one value for
  * each reduced element).  An operand that a scan, a scatter, an argsort or a dot with not too many rows reads exactly
  * once may be computed where it is read, by a dot of few rows also if it is read through a permute; and on a processor
- * one that a dot of any number of rows reads and that is made of fewer bytes, as quantized weights are.  So may the
- * operand of a pad that has no other reader (fuse_pads.c). */
+ * one that a dot of any number of rows reads and that is made of fewer bytes, as quantized weights are, and an
+ * attention's keys and values that are.  So may the operand of a pad that has no other reader (fuse_pads.c). */
 #include "fuse.h"
 
 /* Maximum number of arrays of full size in a dot's epilogue.  It accesses its arrays in tiles of a few columns, which
@@ -204,6 +204,23 @@ static bool reads_permuted_once(struct fuser *f, uint32_t a, uint32_t b)
            ((dot_sizes(f->g, n).m <= DOT_FEW_ROWS && reads_second_once(f, n)) || expands_operand(f, a, n));
 }
 
+/* Does group a make the keys, or the values, of b's attention of arrays of fewer bytes, as those of a quantized cache,
+ * and nothing else?  A processor computes them where it reads them, block by block (lower_attention.c), and of the
+ * blocks that no query attends to none; through any views. */
+static bool expands_keys(struct fuser *f, uint32_t a, uint32_t b)
+{
+    ref anchor = f->group[b].anchor;
+    unsigned at = 0;
+    bool linear, maps = true;
+    if (f->g->node[anchor].op != OP_attention || !(f->processor.devices >> f->group[a].device & 1))
+        return false;
+    for (unsigned i = 1; i <= 2; i++)
+        at = group_of(f, node_operand(f->g, anchor, i, &linear)) == a ? i : at;
+    for (ref r = f->group[a].first; r && maps; r = f->next[r])
+        maps = op_is_map(f->g->node[r].op);
+    return at && maps && reads_alone(f, a, anchor, at) && bytes_read(f, a) < (double)node_bytes(f->g, f->group[a].last);
+}
+
 /* The reason why a reduction of `elements` to `results` cannot have a prologue; NULL: it can. */
 static const char *no_prologue(int64_t elements, int64_t results)
 {
@@ -395,6 +412,8 @@ static struct verdict score_operand(struct fuser *f, uint32_t a, uint32_t b, str
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[gb->anchor].op;
+    if (expands_keys(f, a, b))
+        return verdict_accept(JOIN_OPERAND);
     if (x.elsewhere)
         return reads_permuted_once(f, a, b) ? verdict_accept(JOIN_OPERAND)
             : verdict_reject("read at other indices than written");

@@ -141,6 +141,7 @@ struct attention_facts {
     int64_t element;                /* bytes of what is summed */
     int64_t matrices;               /* that have results */
     bool half;                      /* those iterated over are of half floats */
+    bool computes;                  /* k or v is computed in the kernel */
     bool keys;                      /* of a gradient: in k and v */
     bool views;                     /* TMA loads can take the operands */
     bool blocks;                    /* blocks of threads with register tiles can compute it */

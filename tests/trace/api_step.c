@@ -76,6 +76,66 @@ static void test_same(kl_device dev)
     kl_step_free(step);
 }
 
+/* ---- equal numbers without names are one ---- */
+
+/* x, [N, width], through layers that are alike but for their weight; the third one's number is called "scale". */
+static kl_tensor layers_of(kl_device dev, const float *v, int layers, int width, double scale, kl_tensor *in)
+{
+    kl_tensor x = *in = kl_input(dev, KL_F32, DIMS(N, width), v);
+    float weight[16 * 16];
+    for (int i = 0; i < layers; i++) {
+        for (int k = 0; k < width * width; k++)
+            weight[k] = (float)cos(k + i) / 4;
+        kl_tensor w = kl_input(dev, KL_F32, DIMS(width, width), weight);
+        kl_tensor angles = kl_exp(kl_mul_scalar(kl_arange(dev, KL_F32, width), -0.25));
+        kl_tensor y = kl_add_scalar(kl_mul_scalar(kl_tanh(kl_matmul(x, w)), 0.75), 0.5);
+        kl_tensor by = i == 2 ? number(dev, "scale", scale) : kl_scalar(dev, KL_F32, 0.0625);
+        x = kl_add(kl_mul(y, angles), kl_mul(x, by));
+    }
+    return kl_keep(x);
+}
+
+/* The kernels of a step of so many layers that no program before it had; its results are those of a trace. */
+static int64_t kernels_of(kl_device dev, int layers, int width)
+{
+    float v[N * 16], got[N * 16], want[N * 16];
+    size_t bytes = (size_t)(N * width) * sizeof *v;
+    kl_tensor x, y;
+    for (int i = 0; i < N * width; i++)
+        v[i] = (float)sin(i) / 4;
+    int64_t missed = kl_counter("kernel_misses");
+    kl_trace_begin("layers");
+    layers_of(dev, v, layers, width, 0.0625, &x);
+    kl_step *step = kl_trace_end_step(1, &x);
+    missed = kl_counter("kernel_misses") - missed;
+    x = kl_input(dev, KL_F32, DIMS(N, width), v);
+    for (int given = 0; given < 2; given++) {
+        double scale = given ? 0.5 : 0.0625; /* at first equal to that of the other layers */
+        kl_tensor in;
+        OK(kl_step_run(step, 1, &x, given, &(kl_slot){"scale", scale}, 1, &y));
+        OK(kl_read(y, got, bytes));
+        kl_release(y);
+        kl_trace_begin("layers recorded");
+        y = layers_of(dev, v, layers, width, scale, &in);
+        OK(kl_trace_end());
+        OK(kl_read(y, want, bytes));
+        kl_release(y);
+        CHECK(!memcmp(got, want, bytes));
+    }
+    kl_release(x);
+    kl_step_free(step);
+    return missed;
+}
+
+/* More layers that are alike have no more kernels. */
+static void test_layers(kl_device dev)
+{
+    int64_t few = kernels_of(dev, 4, 11), many = kernels_of(dev, 9, 13);
+    if (few != many)
+        printf("  %lld kernels of 4 layers, %lld of 9\n", (long long)few, (long long)many);
+    CHECK(few == many);
+}
+
 /* Outputs that are held, inputs that stay as recorded, borrowed ones, a state as an input, names shared by two
  * numbers. */
 static void test_parts(kl_device dev)
@@ -254,6 +314,7 @@ static void test_threads(kl_device dev)
 static void test(kl_device dev)
 {
     test_same(dev);
+    test_layers(dev);
     test_parts(dev);
     test_optimizers(dev);
     test_errors(dev);

@@ -14,7 +14,8 @@
  * those of the third (lower_attention_one.c).
  *
  * q and the totals of the values are transposed in squares in registers: gathering and scattering them would take a
- * sixth of the time for 128 keys.  Half floats of k and v are widened one block at a time. */
+ * sixth of the time for 128 keys.  Half floats of k and v are widened, and k and v that are made of fewer bytes are
+ * computed, one block at a time. */
 #include "lower_attention.h"
 #include <string.h>
 
@@ -68,6 +69,26 @@ val attention_row(const struct attention *a)
         w->pred = k_prim(w->k, P_LT, i, own_rows(a), 0);
     ix_bound(w->k, i, 0, a->l - 1); /* only for lanes that exist */
     return i;
+}
+
+bool attention_computes(const struct attention *a, unsigned which)
+{
+    ref x = a->n->in[which];
+    while (node_is_view(a->w->g, x))
+        x = a->w->g->node[x].in[0];
+    return lower_is_member(a->w, x);
+}
+
+val attention_columns(const struct attention *a, unsigned which, int64_t end, int64_t step)
+{
+    struct kernel *k = a->w->k;
+    bool computes = attention_computes(a, which);
+    return k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, computes ? end / step : end), computes ? 1 : step);
+}
+
+val attention_column(const struct attention *a, unsigned which, val loop, int64_t step)
+{
+    return attention_computes(a, which) ? ix_scale(a->w->k, loop, step) : loop;
 }
 
 /* ---- which keys each query attends to ---- */
@@ -161,9 +182,10 @@ void attention_widen(const struct attention *a, unsigned which, val lo, val hi)
         int64_t whole = columns / a->width * a->width, rest = columns % a->width;
         if (tail ? !rest : !whole)
             continue;
-        val c = tail ? 0 : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), a->width);
+        val c = tail ? 0 : attention_columns(a, which, whole, a->width);
+        val from = tail ? k_int(k, whole) : attention_column(a, which, c, a->width);
         begin_lanes(a);
-        val column = ix_add(k, tail ? k_int(k, whole) : c, w->lane);
+        val column = ix_add(k, from, w->lane);
         w->pred = tail ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
         ix_bound(k, column, 0, columns - 1);
         k_store(k, a->panel[which] - 1, panel_index(a, which, j, column),
@@ -368,8 +390,8 @@ static void lower_attention_emit_block(struct attention *a)
         emit_weights(a);
     int64_t step = a->one_lanes ? a->one_lanes : a->rows, max = a->e / step * step;
     if (max) {
-        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, max), step);
-        emit_value_sums(a, c, step);
+        val c = attention_columns(a, V, max, step);
+        emit_value_sums(a, attention_column(a, V, c, step), step);
         k_end(k, c);
     }
     if (a->e > max)
@@ -571,7 +593,7 @@ static void make_scratch(struct attention *a)
 void attention_make_panel(struct attention *a, unsigned which)
 {
     int64_t columns = a->columns[which] ? a->columns[which] : 1;
-    if (a->w->g->node[a->n->in[which]].dtype != a->dtype && a->widen)
+    if (a->widen && (a->w->g->node[a->n->in[which]].dtype != a->dtype || attention_computes(a, which)))
         a->panel[which] = 1 + k_buf(a->w->k, BUF_SCRATCH, a->dtype, (a->rows + a->block) * columns, 0);
 }
 
@@ -580,6 +602,7 @@ struct attention_facts attention_facts_of(const struct attention *a, enum gradie
     return (struct attention_facts){.w = a->w, .gradient = gradient, .l = a->l, .m = a->m, .d = a->d, .e = a->e,
                                     .block = a->block, .element = (int64_t)dtype_size(a->dtype),
                                     .matrices = results ? shape_count(&a->lead) : 0,
+                                    .computes = attention_computes(a, K) || attention_computes(a, V),
                                     .half = a->w->g->node[a->n->in[K]].dtype != a->dtype};
 }
 

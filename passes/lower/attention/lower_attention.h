@@ -43,7 +43,8 @@ struct attention {
     int64_t keys;                         /* for one query: number of keys that are lanes */
     int64_t square;                       /* lanes of a native vector, if squares of them are transposed in
                                              registers; 0: they are not */
-    bool widen;                           /* half floats of the iterated side are widened into a panel */
+    bool widen;                           /* half floats of the iterated side are widened, and elements that are
+                                             computed here are, into a panel */
     val first, end;                       /* the range of keys that a query of the tile attends to */
     /* the block's first key, and the range within the block of keys that a query attends to, counted from k0 */
     val k0, from, until;
@@ -116,13 +117,21 @@ val attention_keys(const struct attention *a, val j0, val *key);
 val attention_widen_from(const struct attention *a, val whole);  /* the first row that it takes, at or before row
                                                                     `whole` */
 
+/* Is the operand computed in this kernel, as keys of a quantized cache are? */
+bool attention_computes(const struct attention *a, unsigned which);
+/* Opens a loop over the columns of the operand, `step` at a time, of which `end` is a multiple. */
+val attention_columns(const struct attention *a, unsigned which, int64_t end, int64_t step);
+/* Its first column of a step.  Of an operand that is computed it is a multiple of the loop's number, from which
+ * quotients by blocks of columns are found (ix_div). */
+val attention_column(const struct attention *a, unsigned which, val loop, int64_t step);
+
 /* This lane's row.  The last tile's lanes may have none, which w->pred then masks. */
 val attention_row(const struct attention *a);
 /* Sets the fields that the schedule record determines, and a->index. */
 void attention_follow(struct attention *a, const struct schedule *s);
 struct attention_facts attention_facts_of(const struct attention *a, enum gradient_kind gradient, bool results);
 uint32_t attention_scratch(const struct attention *a, unsigned dtype, int64_t rows); /* [rows][W] */
-/* Makes panels for the iterated rows of operand `which`, if its elements are half floats. */
+/* Makes panels for the iterated rows of operand `which`, if its elements are half floats or computed in the kernel. */
 void attention_make_panel(struct attention *a, unsigned which);
 void attention_bring_rows(const struct attention *a);           /* loads operand `own`, transposed, into a->q */
 void attention_widen(const struct attention *a, unsigned which, val lo, val hi); /* widens rows of the block into the

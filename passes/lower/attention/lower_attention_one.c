@@ -55,9 +55,10 @@ void attention_score_keys(const struct attention *a, val j0)
     }
     int64_t whole = a->d / a->keys * a->keys;
     if (whole) {
-        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), a->keys);
+        val loop = attention_columns(a, K, whole, a->keys);
         for (int g = 0; g < ONE_SQUARES; g++)
             acc[g] = carry[g] = k_carry(k, acc[g]);
+        val c = attention_column(a, K, loop, a->keys);
         for (int g = 0; g < ONE_SQUARES; g++) {
             for (int64_t r = 0; r < a->keys; r++)
                 row[r] = k_splat(k, attention_in_block(a, K, key[g * a->keys + r], ix_add(k, c, w->lane)));
@@ -67,7 +68,7 @@ void attention_score_keys(const struct attention *a, val j0)
         }
         for (int g = 0; g < ONE_SQUARES; g++)
             k_next(k, carry[g], acc[g]);
-        k_end(k, c);
+        k_end(k, loop);
         for (int g = 0; g < ONE_SQUARES; g++)
             acc[g] = k_out(k, carry[g]);
     }

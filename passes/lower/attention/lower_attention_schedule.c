@@ -2,8 +2,9 @@
  * side are processed at a time. */
 #include "lower_attention.h"
 
-/* NATIVE_VECTORS: registers of a row of lanes.  MAX_ONE_LANES: lanes for elements of v, for one query */
-enum { NATIVE_VECTORS = 2, MAX_ONE_LANES = 64 };
+/* NATIVE_VECTORS: registers of a row of lanes.  MAX_ONE_LANES: lanes for elements of v, for one query; COMPUTED_LANES:
+ * where v is computed, usually of blocks of so many with one scale */
+enum { NATIVE_VECTORS = 2, MAX_ONE_LANES = 64, COMPUTED_LANES = 32 };
 
 /* Lanes of a native vector, if squares of them are transposed in registers; 0 on a GPU. */
 static int64_t square_lanes(const struct caps *caps, const struct attention_facts *f)
@@ -40,7 +41,7 @@ bool attention_one_choose(struct attention_facts *f, struct schedule *s)
     const struct chooser *c = f->w->chooser;
     if (!c->want && (tile_width(c->caps, f) != 1 || !one_fits(f, square_lanes(c->caps, f))))
         return false;
-    int64_t lanes = MAX_ONE_LANES;
+    int64_t lanes = f->computes ? COMPUTED_LANES : MAX_ONE_LANES;
     while (lanes > 1 && lanes / 2 >= f->e)
         lanes /= 2;
     if (!s->width)
@@ -76,7 +77,8 @@ static bool tile_is_legal(const struct lowering *w, const struct attention_facts
     legal = legal && (!s->attention.square || (s->width % s->attention.square == 0 && s->attention.square > 1) ||
                       reject_schedule(w, "square", "square %u: it divides the width, %u", s->attention.square,
                                       s->width));
-    return legal && (f->half || !s->attention.widen || reject_schedule(w, "widen", "widen: these are no half floats"));
+    return legal && (f->half || f->computes || !s->attention.widen ||
+                     reject_schedule(w, "widen", "widen: these are no half floats, and not computed"));
 }
 
 bool attention_fits(struct attention_facts *f) { return !f->gradient; }
@@ -94,7 +96,7 @@ bool attention_choose(struct attention_facts *f, struct schedule *s)
         s->attention.rows = (uint16_t)rows;
     if (!f->w->chooser->want) {
         s->attention.square = square >= 2 && s->width % square == 0 ? (uint16_t)square : 0;
-        s->attention.widen = f->half && !caps->is_gpu;
+        s->attention.widen = (f->half || f->computes) && !caps->is_gpu;
         s->grain = attention_grain(f, s->width);
     }
     return true;
