@@ -270,7 +270,7 @@ static bool chat_open(struct chat *c, const char *path)
     kl_device device = c->opt.device ? kl_device_named(c->opt.device) : kl_device_default();
     if (!device.id)
         return llm_fail("no device", kl_last_error());
-    if (!llm_open(&c->model, device, path))
+    if (!llm_open(&c->model, device, path, c->opt.bytes > 0))
         return false;
     snprintf(file, sizeof file, "%s%s", path, c->model.config ? "/tokenizer.json" : "");
     c->tokenizer = kl_tokenizer_open(file, NULL);
@@ -281,7 +281,6 @@ static bool chat_open(struct chat *c, const char *path)
             return llm_fail(c->opt.family, "not one of llama3, chatml, mistral, gemma, llama2");
     if (c->opt.adapters && !(c->adapters = llm_read_adapters(&c->model, c->opt.adapters)))
         return false;
-    c->model.bytes = c->opt.bytes > 0;
     c->talks = (int)c->opt.conversations;
     if (!llm_cache_init(&c->cache, &c->model, c->talks, (int64_t)c->opt.length, c->opt.cache))
         return false;
@@ -338,7 +337,7 @@ static bool chat_run(struct chat *c)
 int main(int argc, char **argv)
 {
     static struct chat c = {.opt = {.length = 4096, .answer = 512, .temperature = 0.7, .top_k = 40, .top_p = 0.95,
-                                   .seed = 1, .conversations = 1}};
+                                   .seed = 1, .conversations = 1, .bytes = 1}};
     struct options *o = &c.opt;
     const struct flag flags[] = {
         {"length", "tokens of a conversation", &o->length, NULL},
@@ -346,7 +345,7 @@ int main(int argc, char **argv)
         {"temperature", "0: always the likeliest token", &o->temperature, NULL},
         {"top_k", "sample from the so many likeliest; 0: from all", &o->top_k, NULL},
         {"top_p", "sample from the likeliest with this probability", &o->top_p, NULL},
-        {"bytes", "1: activations of 8 bits beside weights of blocks, faster", &o->bytes, NULL},
+        {"bytes", "0: activations of floats, not of 8 bits, beside weights of blocks; slower", &o->bytes, NULL},
         {"seed", "of sampling", &o->seed, NULL},
         {"conversations", "at once, 1 to 16", &o->conversations, NULL},
         {"session", "a file that keeps the first conversation", NULL, &o->session},

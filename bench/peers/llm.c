@@ -193,9 +193,8 @@ static void run_close(struct run *r)
 static bool run_open(struct run *r, kl_device device, const char *path)
 {
     *r = (struct run){0};
-    if (!llm_open(&r->m, device, path))
+    if (!llm_open(&r->m, device, path, true))
         return false;
-    r->m.bytes = true;
     for (int i = 0; i < PROMPT; i++)
         r->ids[i] = (int32_t)((i * 7919 + 13) % r->m.vocabulary);
     if (!llm_cache_init(&r->cache[0], &r->m, 1, PROMPT + TOKENS, "f16") ||

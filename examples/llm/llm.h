@@ -2,7 +2,7 @@
  * from a folder with config.json and *.safetensors.  Weights stay as they are stored.
  *
  *     struct llm m;
- *     if (!llm_open(&m, device, "model.gguf")) return 1;           // what failed is on stderr
+ *     if (!llm_open(&m, device, "model.gguf", true)) return 1;     // what failed is on stderr
  *     kl_nn_cache cache;
  *     llm_cache_init(&cache, &m, 1, 512, NULL);
  *     ... in a trace: logits = llm_logits(&m, llm_hidden(&m, ids, &cache));
@@ -47,8 +47,8 @@ struct llm {
     double score_scale;               /* of q k^T */
     double score_cap, logit_cap;      /* x -> cap tanh(x / cap); 0: none */
     bool interleaved;                 /* positions rotate the pairs (2i, 2i + 1), else (i, i + D/2) */
-    bool bytes;                       /* set by the caller: products with weights of blocks take activations rounded to
-                                         8 bits in blocks of 32, which is faster; as llama.cpp does */
+    bool bytes;                       /* products with weights of blocks take activations rounded to 8 bits in blocks of
+                                         32 */
     bool gelu;                        /* the mlp's act is gelu, else silu */
     bool norms_from_zero;             /* files have the norms' weights minus 1 */
     int local_of;                     /* of so many layers all but the last attend to a window; 0: all of them do */
@@ -61,9 +61,10 @@ struct llm {
     struct llm_layer *layer;
 };
 
-/* Opens a model.  The tensors map the file, which must not change while it is open.  false: it failed; the reason is on
- * stderr, and m is closed. */
-bool llm_open(struct llm *m, kl_device device, const char *path);
+/* Opens a model.  The tensors map the file, which must not change while it is open.  bytes: products with weights of
+ * blocks take activations rounded to 8 bits in blocks of 32, as llama.cpp does, which is several times as fast; the
+ * weights are stored for that.  false: it failed; the reason is on stderr, and m is closed. */
+bool llm_open(struct llm *m, kl_device device, const char *path, bool bytes);
 void llm_close(struct llm *m); /* of zeros, too */
 /* A number that says which model it is: of its tensors' names, types and sizes, and some of its elements. */
 uint64_t llm_hash(const struct llm *m);

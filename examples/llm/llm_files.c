@@ -157,7 +157,7 @@ static bool read_tensor(struct llm *m, kl_tensor *t, bool optional, int64_t rows
                 columns);
         return false;
     }
-    *t = kl_file_tensor(file, m->device, name);
+    *t = rows && m->bytes ? kl_file_matrix(file, m->device, name) : kl_file_tensor(file, m->device, name);
     return t->id || llm_fail(name, kl_last_error());
 }
 
@@ -338,10 +338,10 @@ static bool read_vocabulary(struct llm *m, const char *name)
     return llm_fail(name, "the model has no such matrix");
 }
 
-bool llm_open(struct llm *m, kl_device device, const char *path)
+bool llm_open(struct llm *m, kl_device device, const char *path, bool bytes)
 {
     struct stat s;
-    *m = (struct llm){.device = device};
+    *m = (struct llm){.device = device, .bytes = bytes};
     bool folder = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
     bool ok = folder ? open_folder(m, path) : add_file(m, path);
     if (ok && !folder && kl_file_format_of(m->file[0]) != KL_FILE_GGUF)

@@ -88,7 +88,7 @@ bool llm_tune(const char *model, const char *text, const struct llm_tune_options
     int64_t n = 0, trained = 0, length = (int64_t)o->length;
     int32_t *ids = read_tokens(model, text, &n);
     bool ok = ids && (n > length || llm_fail(text, "fewer tokens than --length")) &&
-              llm_open(&m, kl_device_default(), model);
+              llm_open(&m, kl_device_default(), model, false);
     kl_params *params = ok ? llm_adapt(&m, (int64_t)o->rank, (uint64_t)o->seed) : NULL;
     const kl_tensor *list = params ? kl_params_trained(params, &trained) : NULL;
     kl_optimizer *adam = list ? kl_adam(trained, list, NULL) : NULL;

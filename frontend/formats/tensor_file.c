@@ -1,4 +1,5 @@
 /* <kiln/formats/file.h>: opening a file by its first bytes, its tensors and metadata. */
+#define _DEFAULT_SOURCE /* madvise */
 #include "tensor_file.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -392,6 +393,14 @@ const void *kl_file_data(kl_file *f, const char *name)
     return file_entry_is_read(f, e) ? e->data : NULL;
 }
 
+void file_entry_forget(const kl_file *f, const struct file_entry *e)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)e->data + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)e->data + e->is.bytes) / page * page;
+    if (f->map && f->map->size && !e->own && first < end)
+        madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
 kl_tensor file_mapped_tensor(kl_file *f, const struct file_entry *e, kl_device device, kl_dtype dtype, int rank,
                              const int64_t *dims)
 {
@@ -412,24 +421,34 @@ kl_tensor file_mapped_tensor(kl_file *f, const struct file_entry *e, kl_device d
 }
 
 /* kl_none: the thread's error has the reason. */
-static kl_tensor entry_tensor(kl_file *f, struct file_entry *e, kl_device device)
+static kl_tensor entry_tensor(kl_file *f, struct file_entry *e, kl_device device, bool matrix)
 {
     if (e->complex)
         return complex_tensor(f, e, device);
     if (e->blocks >= BLOCKS_F8_E4M3)
         return float8_tensor(f, e, device);
     if (e->blocks)
-        return blocks_tensor(f, e, device);
+        return blocks_tensor(f, e, device, matrix);
     return file_mapped_tensor(f, e, device, e->is.dtype, e->is.rank, e->is.dims);
 }
 
-kl_tensor kl_file_tensor(kl_file *f, kl_device device, const char *name)
+static kl_tensor file_tensor_named(kl_file *f, kl_device device, const char *name, bool matrix)
 {
     struct file_entry *e = file_entry_named(&f, name);
     if (e && e->is.dtype == KL_DTYPE_COUNT)
         return kl_failf(NULL, KL_ERR_TYPE, "%.250s: tensor \"%.300s\" has elements of %.40s, which Kiln does not read",
                         f->path, e->is.name, e->is.type), kl_none;
-    return file_entry_is_read(f, e) ? entry_tensor(f, e, device) : kl_none;
+    return file_entry_is_read(f, e) ? entry_tensor(f, e, device, matrix) : kl_none;
+}
+
+kl_tensor kl_file_tensor(kl_file *f, kl_device device, const char *name)
+{
+    return file_tensor_named(f, device, name, false);
+}
+
+kl_tensor kl_file_matrix(kl_file *f, kl_device device, const char *name)
+{
+    return file_tensor_named(f, device, name, true);
 }
 
 /* ---- metadata ---- */

@@ -10,7 +10,7 @@ struct file_name { const char *name; uint32_t i; };
 /* A tensor in a file. */
 enum file_blocks {
     BLOCKS_NONE,
-#define BLOCKS(kind, number, name, decode, encode, elements, bytes) BLOCKS_##kind,
+#define BLOCKS(kind, number, name, split, encode, elements, bytes, ...) BLOCKS_##kind,
 #include "frontend/formats/gguf/gguf_blocks.def"
 #undef BLOCKS
     BLOCKS_F8_E4M3, BLOCKS_F8_E5M2, BLOCKS_F8_E8M0, /* of safetensors, of one element each */
@@ -80,6 +80,8 @@ kl_tensor file_mapped_tensor(kl_file *f, const struct file_entry *e, kl_device d
 struct file_entry *file_entry_named(kl_file **f, const char *name);
 /* Opens a file of f's format that f, an index or the first of several parts, names.  NULL: *why. */
 kl_file *file_open_part(const kl_file *f, const char *location, struct file_error *why);
+/* The entry's bytes in the file's mapping are not needed soon: they leave this process's memory. */
+void file_entry_forget(const kl_file *f, const struct file_entry *e);
 /* Its data is there and checked; false: kl_last_error. */
 bool file_entry_is_read(kl_file *f, struct file_entry *e);
 
@@ -145,16 +147,34 @@ bool shards_read(kl_file *f);
 
 /* ---- gguf/gguf.c ---- */
 bool gguf_read(kl_file *f);
-kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device);
+
+/* ---- gguf/gguf_tensor.c ---- */
+/* Blocks as a quantized tensor.  matrix: its parts are as short as the file's, and those of a matrix lie as its
+ * products on `device` read them. */
+kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device, bool matrix);
 
 /* ---- gguf/gguf_parts.c ---- */
 bool gguf_read_parts(kl_file *f); /* adds the tensors of the other parts, if it is the first of several */
 
 /* ---- gguf/gguf_blocks.c ---- */
 float blocks_half(const uint8_t *p); /* the f16 in two bytes, the lower one first */
+/* What a block has for its elements: one f16 or bf16 scale, and one f16 minimum; or f16 ones of the block, each times
+ * an integer of a sub-block. */
+enum blocks_scales { SCALES_NONE, SCALES_F16, SCALES_BF16, SCALES_F16_MINIMUM, SCALES_SUPER, SCALES_SUPER_MINIMUM };
+enum { BLOCKS_MAX = 256, SUB_BLOCKS_MAX = 16 };
+struct blocks_parts {
+    int8_t q[BLOCKS_MAX];
+    int8_t scale[SUB_BLOCKS_MAX];
+    uint8_t minimum[SUB_BLOCKS_MAX];
+    uint8_t d[2], m[2];           /* bits of the scale and the minimum (of the block), the lower byte first */
+};
 struct blocks_kind {
-    void (*decode)(const uint8_t *p, float *to); /* one block */
+    void (*decode)(const uint8_t *p, float *to);                 /* one element without a scale; else: */
+    void (*split)(const uint8_t *p, struct blocks_parts *parts); /* one block, whose value is scale q - minimum */
     unsigned elements, bytes;
+    kl_qtype type;
+    unsigned sub_block;
+    enum blocks_scales scales;
 };
 const struct blocks_kind *blocks_kind_of(enum file_blocks kind); /* not of BLOCKS_NONE */
 /* n blocks as f32. */

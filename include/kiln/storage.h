@@ -69,13 +69,15 @@ KL_API_AT kl_tensor kl_angle(kl_tensor a); /* of the number in -pi .. pi; floats
  * - rows taken by indices (kl_take, kl_embedding) are a plain tensor, of which only those rows are computed; where
  *   one scale is for all, they keep it;
  * - elementwise ops compute in floats and quantize the result in the way of the first quantized operand, its scale from
- *   the result's own range, so that it is off by at most half a step;
+ *   the result's own range, so that it is off by at most half a step; of KL_Q_U4 and of one with minimums it is a plain
+ *   tensor;
  * - anything else, also a product with a float, takes kl_dense of it and gives a plain tensor.
  * Gradients go straight through rounding to the float that was quantized, as in kl_quantize, and are 0 where it
  * saturated.  The tensor itself has no gradient. */
 
-/* -128..127 or -8..7, symmetric where the scale comes from the data: zero point 0; 0..255 with a zero point. */
-typedef enum kl_qtype { KL_Q_I8, KL_Q_U8, KL_Q_I4 } kl_qtype;
+/* -128..127 or -8..7, symmetric where the scale comes from the data: zero point 0; 0..255 with a zero point; 0..15, of
+ * integers that are there (kl_quantized, kl_quantized_with), two in a byte as of KL_Q_I4. */
+typedef enum kl_qtype { KL_Q_I8, KL_Q_U8, KL_Q_I4, KL_Q_U4 } kl_qtype;
 /* Which elements share a scale: all; with per_axis those of each slice of `axis`; with block > 0 those of each run of
  * so many along `axis` (it divides the length), for each place in the other axes.  axis may be negative. */
 typedef struct kl_qscheme {
@@ -94,6 +96,22 @@ KL_API_AT kl_tensor kl_to_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor sc
  * of KL_Q_I4 bytes, as above.  scale: a float, whose dtype is the tensor's; its shape, and that of zero_point (or
  * kl_none), is as in kl_to_quantized.  [new handle; SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_quantized(kl_tensor integers, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point);
+/* The same of dtype KL_F32 with more parts, each kl_none where there is none: the value is (q - zero point) * s - m
+ * with s = scale * super_scale and m = minimum * super_minimum, all computed in KL_F32.  Scale and minimum, in the shape
+ * of the scales, and those of super-blocks, shorter along the scheme's axis by a whole factor, have any number dtype.
+ * Their order as parts of the tensor: integers, scale, zero point, minimum, super_scale, super_minimum.
+ *
+ * interleaved: the parts of a matrix [N, K] with blocks along K lie as products of quantized operands read them on
+ * processors.  16 rows alternate, 4 bytes of each: integers [N/16, bytes/4, 16, 4], where bytes are those of a row;
+ * scales and minimums, whose shape is transposed, [K/block, N].  Zero points are kl_none. */
+typedef struct kl_quantized_options {
+    kl_tensor zero_point;
+    kl_tensor minimum, super_scale, super_minimum;
+    bool interleaved;
+} kl_quantized_options;
+/* options NULL: none.  [new handle; SHAPE, TYPE, ARGUMENT] */
+KL_API_AT kl_tensor kl_quantized_with(kl_tensor integers, kl_qscheme scheme, kl_tensor scale,
+                                      const kl_quantized_options *options);
 
 /* What ranges a tensor has had, to choose its scale before it comes: two states, the least and greatest elements so
  * far, or, with a momentum above 0, their moving averages low = momentum * low + (1 - momentum) * new.  f32 for f16 and

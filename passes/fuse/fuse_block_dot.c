@@ -1,12 +1,13 @@
 /* Makes one kernel of a product of quantized operands whose scales are those of blocks along the contraction
- * (frontend/layers/quant_product.c): products of integers, a batch of one for each block, the elementwise values that
- * scale them, and the sum over the blocks.  Otherwise each block's products would be stored.  Integers that are
- * unpacked from bytes for the second operand belong to the kernel, too (lower_dot_scaled.c). */
+ * (frontend/layers/quantized/quant_product.c): products of integers, a batch of one for each block, the elementwise
+ * values that scale them, and the sum over the blocks.  Otherwise each block's products would be stored.  Integers that
+ * are unpacked from bytes for the second operand belong to the kernel, too (lower_dot_scaled.c), as do scales that are
+ * made of arrays of fewer bytes, such as integers times the scales of super-blocks. */
 #include "fuse.h"
 
-enum { MAX_SCALES = 8, MAX_UNPACK = 12 };
+enum { MAX_SCALES = 8, MAX_UNPACK = 24, SCALE_DEPTH = 6 };
 
-/* Nodes from the product to the sum, and those that compute the product's second operand. */
+/* Nodes from the product to the sum, and those that compute the product's second operand or what scales products. */
 struct block_chain { ref chain[MAX_SCALES]; uint32_t n; ref unpack[MAX_UNPACK]; uint32_t nunpack; };
 
 static bool only_inside(const struct fuser *f, ref r) { return !f->output[r] && !f->viewed[r]; }
@@ -64,24 +65,68 @@ static bool is_listed(const struct block_chain *b, ref r)
     bool found = false;
     for (uint32_t i = 0; i < b->nunpack; i++)
         found |= b->unpack[i] == r;
+    for (uint32_t i = 0; i < b->n; i++)
+        found |= b->chain[i] == r;
     return found;
+}
+
+/* Is x an elementwise value that only members of the kernel read? */
+static bool is_map_inside(const struct fuser *f, const struct block_chain *b, ref x)
+{
+    const struct node *n = &f->g->node[x], *dot = &f->g->node[b->chain[0]];
+    bool inside = group_of(f, x) != GROUP_NONE && (op_is_map(n->op) || n->op == OP_bitcast) &&
+                  n->device == dot->device && only_inside(f, x) && !((n->flags ^ dot->flags) & MARK_REMAT);
+    for (uint32_t k = f->readers[x]; k < f->readers[x + 1] && inside; k++)
+        inside = is_listed(b, f->reader[k]);
+    return inside;
 }
 
 /* Is x computed from bytes only, and read only by the product or what it is unpacked by? */
 static bool is_unpacking(const struct fuser *f, const struct block_chain *b, ref x)
 {
-    const struct node *n = &f->g->node[x], *dot = &f->g->node[b->chain[0]];
-    bool map = op_is_map(n->op) || n->op == OP_bitcast;
-    bool bytes = group_of(f, x) != GROUP_NONE && map && dtype_size(n->dtype) == 1 && n->device == dot->device &&
-                 only_inside(f, x) && !((n->flags ^ dot->flags) & MARK_REMAT);
+    const struct node *n = &f->g->node[x];
+    bool bytes = dtype_size(n->dtype) == 1 && is_map_inside(f, b, x);
     for (unsigned i = 0; i < n->nin && bytes; i++)
         bytes = dtype_size(f->g->node[n->in[i]].dtype) == 1;
-    for (uint32_t k = f->readers[x]; k < f->readers[x + 1] && bytes; k++)
-        bytes = f->reader[k] == b->chain[0] || is_listed(b, f->reader[k]);
     return bytes;
 }
 
-/* Lists what computes the second operand; each node is added after all its readers. */
+/* Bytes of the arrays from which elementwise values are computed in a few steps; more steps count as arrays. */
+static int64_t bytes_of_arrays(const struct fuser *f, ref x, int depth)
+{
+    const struct node *n = &f->g->node[x];
+    int64_t bytes = 0;
+    bool linear;
+    if (group_of(f, x) == GROUP_NONE || !op_is_map(n->op) || !only_inside(f, x) || depth == 0)
+        return (int64_t)node_bytes(f->g, x);
+    for (unsigned i = 0; i < n->nin; i++)
+        bytes += bytes_of_arrays(f, node_operand(f->g, x, i, &linear), depth - 1);
+    return bytes;
+}
+
+/* Is x, which scales the products, computed where it is read?  Those as large as the products are, and those made of
+ * fewer bytes. */
+static bool is_scaling(const struct fuser *f, const struct block_chain *b, ref x)
+{
+    return is_map_inside(f, b, x) && (node_numel(f->g, x) == node_numel(f->g, b->chain[0]) ||
+                                      bytes_of_arrays(f, x, SCALE_DEPTH) < (int64_t)node_bytes(f->g, x));
+}
+
+/* Adds to the list, from entry `at` on, what computes the operands of its entries, and is of that kind.  A node is
+ * added after all its readers.  not: a node that is none of them. */
+typedef bool block_member(const struct fuser *f, const struct block_chain *b, ref x);
+static void list_operands(const struct fuser *f, struct block_chain *b, uint32_t at, block_member *is, ref not)
+{
+    bool linear;
+    for (; at < b->nunpack; at++)
+        for (unsigned i = 0; i < f->g->node[b->unpack[at]].nin; i++) {
+            ref y = node_operand(f->g, b->unpack[at], i, &linear);
+            if (b->nunpack < MAX_UNPACK && !is_listed(b, y) && y != not && is(f, b, y))
+                b->unpack[b->nunpack++] = y;
+        }
+}
+
+/* Lists what computes the second operand. */
 static void list_unpacking(const struct fuser *f, struct block_chain *b)
 {
     bool linear;
@@ -89,11 +134,20 @@ static void list_unpacking(const struct fuser *f, struct block_chain *b)
     if (x == first || !is_unpacking(f, b, x))
         return;
     b->unpack[b->nunpack++] = x;
-    for (uint32_t at = 0; at < b->nunpack; at++)
-        for (unsigned i = 0; i < f->g->node[b->unpack[at]].nin; i++) {
-            ref y = node_operand(f->g, b->unpack[at], i, &linear);
-            if (b->nunpack < MAX_UNPACK && !is_listed(b, y) && y != first && is_unpacking(f, b, y))
-                b->unpack[b->nunpack++] = y;
+    list_operands(f, b, 0, is_unpacking, first);
+}
+
+/* Lists what computes the other operands of the values between the product and the sum. */
+static void list_scaling(const struct fuser *f, struct block_chain *b)
+{
+    bool linear;
+    for (uint32_t c = 1; c + 1 < b->n; c++)
+        for (unsigned i = 0; i < f->g->node[b->chain[c]].nin; i++) {
+            ref y = node_operand(f->g, b->chain[c], i, &linear);
+            if (b->nunpack == MAX_UNPACK || is_listed(b, y) || !is_scaling(f, b, y))
+                continue;
+            b->unpack[b->nunpack++] = y;
+            list_operands(f, b, b->nunpack - 1, is_scaling, NIL);
         }
 }
 
@@ -119,6 +173,7 @@ void fuse_block_dots(struct fuser *f)
         if (!is_product_of_bytes(f, r) || !follow_chain(f, r, &b))
             continue;
         list_unpacking(f, &b);
+        list_scaling(f, &b);
         join_all(f, &b);
     }
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS = 12, LAYERS = 3, WIDTH = 64, HEADS = 4, KV_HEADS = 2, HIDDEN = 96, WORDS = 264 };
+enum { TOKENS = 12, LAYERS = 3, WIDTH = 256, HEADS = 4, KV_HEADS = 2, HIDDEN = 96, WORDS = 264 };
 enum { MAX_HEAD = 24, MAX_Q = HEADS * MAX_HEAD, MAX_KV = KV_HEADS * MAX_HEAD };
 
 /* What a kind of model has. */
@@ -63,7 +63,7 @@ static inline void reference_init(struct llm_reference *r, const struct llm_kind
         int n = r->columns[i] * (r->rows[i] ? r->rows[i] : 1), part = i % PER_LAYER;
         r->data[i] = calloc((size_t)n + 1, sizeof(float));
         bool bias = i < EMBEDDING && part >= Q_BIAS && part <= V_BIAS;
-        double mean = r->rows[i] || bias ? 0 : i == FREQUENCIES ? 3 : 1, spread = i == EMBEDDING ? 1.7 : 0.35;
+        double mean = r->rows[i] || bias ? 0 : i == FREQUENCIES ? 3 : 1, spread = i == EMBEDDING ? 0.85 : 0.175;
         for (int k = 0; k < n; k++)
             r->data[i][k] = (float)(mean + spread * random_unit(&seed));
     }

@@ -1,9 +1,5 @@
 /* GGUF, versions 2 and 3: counts, metadata as typed keys, the tensors' names, shapes, types and offsets, then the
- * elements.
- *
- * Two types with a scale for each block of elements are read as quantized tensors: Q8_0 and Q4_0, with 32 elements a
- * block along the innermost axis and an f16 scale before each block.  The others of gguf_blocks.def are decoded to
- * f32. */
+ * elements.  gguf_tensor.c makes quantized tensors of those in blocks. */
 #include "gguf.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,7 +8,7 @@
 #include <strings.h>
 
 #define GGUF_TO_NEXT SIZE_MAX /* bytes of a tensor of an unknown type, before they are known */
-enum { GGUF_HEADER = 24, QK = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 18 };
+enum { GGUF_HEADER = 24 };
 
 static const struct gguf_type gguf_types[] = {
     {0, "F32", KL_F32, BLOCKS_NONE, 1, 4}, {1, "F16", KL_F16, BLOCKS_NONE, 1, 2},
@@ -20,7 +16,7 @@ static const struct gguf_type gguf_types[] = {
     {26, "I32", KL_I32, BLOCKS_NONE, 1, 4}, {27, "I64", KL_I64, BLOCKS_NONE, 1, 8},
     {28, "F64", KL_F64, BLOCKS_NONE, 1, 8},
     {30, "BF16", KL_BF16, BLOCKS_NONE, 1, 2},
-#define BLOCKS(kind, number, name, decode, encode, elements, bytes) \
+#define BLOCKS(kind, number, name, split, encode, elements, bytes, ...) \
     {number, name, KL_F32, BLOCKS_##kind, elements, bytes},
 #include "gguf_blocks.def"
 #undef BLOCKS
@@ -264,58 +260,4 @@ bool gguf_read(kl_file *f)
         if (!read_info(&r))
             return false;
     return place_tensors(f, r.at) && gguf_read_parts(f);
-}
-
-/* ---- blocks ---- */
-
-/* Splits blocks into the parts of a quantized tensor: integers and scales. */
-static void take_blocks(const struct file_entry *e, uint8_t *ints, float *scale)
-{
-    bool four = e->blocks == BLOCKS_Q4_0;
-    size_t block = four ? Q4_0_BYTES : Q8_0_BYTES;
-    const uint8_t *p = e->data;
-    for (size_t i = 0; i < e->is.bytes / block; i++, p += block) {
-        scale[i] = blocks_half(p);
-        if (!four) {
-            memcpy(ints + i * QK, p + 2, QK);
-            continue;
-        }
-        /* In the file the low halves of the bytes are the first 16 elements, plus 8.  In Kiln a byte has two
-         * neighbouring elements, in two's complement. */
-        for (size_t k = 0; k < QK / 2; k++) {
-            const uint8_t *from = p + 2 + 2 * k % (QK / 2);
-            unsigned a = k < QK / 4 ? from[0] & 15 : from[0] >> 4, b = k < QK / 4 ? from[1] & 15 : from[1] >> 4;
-            ints[i * QK / 2 + k] = (uint8_t)((a ^ 8) | (b ^ 8) << 4);
-        }
-    }
-}
-
-kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device)
-{
-    if (e->blocks != BLOCKS_Q4_0 && e->blocks != BLOCKS_Q8_0)
-        return file_decoded_tensor(f, e, device);
-    bool four = e->blocks == BLOCKS_Q4_0;
-    int rank = e->is.rank, last = rank - 1;
-    int64_t count, ints_dims[KL_MAX_RANK] = {0}, scale_dims[KL_MAX_RANK] = {0};
-    size_t bytes;
-    dims_bytes(rank, e->is.dims, 1, &count, &bytes);
-    bytes /= four ? 2 : 1;
-    memcpy(ints_dims, e->is.dims, sizeof ints_dims);
-    memcpy(scale_dims, e->is.dims, sizeof scale_dims);
-    ints_dims[last] /= four ? 2 : 1;
-    scale_dims[last] /= QK;
-    uint8_t *ints = malloc(bytes + 1);
-    float *scale = malloc((size_t)count / QK * sizeof *scale + 1);
-    if (!ints || !scale) {
-        free(ints);
-        free(scale);
-        return kl_failf(NULL, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
-    }
-    take_blocks(e, ints, scale);
-    kl_tensor q = kl_wrap(device, four ? KL_U8 : KL_I8, rank, ints_dims, ints, free, ints),
-              s = kl_wrap(device, KL_F32, rank, scale_dims, scale, free, scale),
-              t = kl_quantized(q, (kl_qscheme){.type = four ? KL_Q_I4 : KL_Q_I8, .axis = -1, .block = QK}, s, kl_none);
-    kl_release(q);
-    kl_release(s);
-    return t;
 }

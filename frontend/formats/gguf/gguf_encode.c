@@ -131,7 +131,7 @@ static void encode_q8_0(const float *x, uint8_t *p)
 }
 
 static void (*const block_encoders[])(const float *x, uint8_t *p) = {
-#define BLOCKS(kind, number, name, decode, encode, elements, bytes) [BLOCKS_##kind] = encode,
+#define BLOCKS(kind, number, name, split, encode, elements, bytes, ...) [BLOCKS_##kind] = encode,
 #include "gguf_blocks.def"
 #undef BLOCKS
 };

@@ -63,14 +63,17 @@ KL_API kl_status kl_file_get(const kl_file *file, int64_t i, kl_file_entry *entr
 /* The number of a name; -1: there is none, which is no error. */
 KL_API int64_t kl_file_find(const kl_file *file, const char *name);
 
-/* A tensor of the file.  GGUF's Q8_0 and Q4_0 become quantized tensors of <kiln/storage.h> (KL_Q_I8, KL_Q_I4,
- * blocks of 32 along the last axis), whose dtype is f32.  Its blocks of the types Q4_1, Q5_0, Q5_1, Q2_K to Q6_K,
- * IQ4_NL, IQ4_XS and MXFP4 are decoded to f32, with the bits of the format's own package.  Of safetensors' types
- * F8_E4M3 and F8_E5M2 become f32, by an op that reads the file's bytes, F8_E8M0 is decoded to f32, and C64 becomes a
- * complex tensor of <kiln/storage.h>, of at most KL_MAX_RANK - 1 axes.  [new handle; errors
+/* A tensor of the file.  GGUF's blocks of the types Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and
+ * MXFP4 become quantized tensors of <kiln/storage.h>, whose dtype is f32: integers of 4 or 8 bits with their scales and
+ * minimums, in blocks of 16 or 32 along the last axis.  kl_dense of them has the bits of the format's own package.  Of
+ * safetensors' types F8_E4M3 and F8_E5M2 become f32, by an op that reads the file's bytes, F8_E8M0 is decoded to f32,
+ * and C64 becomes a complex tensor of <kiln/storage.h>, of at most KL_MAX_RANK - 1 axes.  [new handle; errors
  * ARGUMENT: no such name; TYPE: its elements are of a type that Kiln does not have; IO: damaged elements; DEVICE;
  * MEMORY] */
 KL_API_AT kl_tensor kl_file_tensor(kl_file *file, kl_device device, const char *name);
+/* The same for products: of blocks the parts take as much memory as in the file, or little more (Q5 and Q6 take 8 bits
+ * an element), and on a processor those of a matrix of 16 n rows are interleaved (kl_quantized_with). */
+KL_API_AT kl_tensor kl_file_matrix(kl_file *file, kl_device device, const char *name);
 /* Its elements as the file has them, unpacked if they were compressed, row-major and little-endian:
  * kl_file_entry.bytes of them, not aligned, valid until kl_file_close.  NULL after an error.
  * [errors as kl_file_tensor, without TYPE] */

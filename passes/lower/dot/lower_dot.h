@@ -83,13 +83,16 @@ struct block_dot {
     ref sum;                            /* the reduce that adds the blocks */
     struct skinny_order order;          /* of the second operand; set by dot_scaled_fits */
     bool has_order;                     /* instructions for bytes can read the second operand */
-    bool flip;                          /* upper bits of the first operand's bytes are inverted */
-    unsigned ta, tb;                    /* dtypes of the bytes that are multiplied */
+    bool words;                         /* words of four bytes of adjacent columns are adjacent in memory, not those
+                                           of a column */
+    bool flip;                          /* upper bits of the second operand's bytes are inverted */
+    unsigned ta, tb;                    /* the operands' dtypes */
     /* the record, and how the reduce adds blocks */
     bool bytes;
     int64_t strip, chunk, chunks;       /* blocks of a chunk of the reduce's order */
     uint32_t rows, sums, totals, parts; /* lbufs: rows of the first operand; sums of integers; of scaled sums those of
                                            all chunks before, and of this chunk (with one chunk: totals) */
+    uint32_t excess;                    /* lbuf: what `flip` adds to a row's sum of each block, four times each */
 };
 
 /* ---- lower_dot.c ---- */

@@ -6,15 +6,17 @@
  * other; the sums of integers of a block, in any order, go through scratch to a vector loop over columns, which scales
  * them and adds them to the totals.
  *
- * With `bytes` (caps.mma_bytes) the second operand is read in the order of memory, in which the elements of a column
- * are adjacent: a block of NR columns is transposed in registers to words of four elements of each, and unpacked there
- * if two elements share a byte.  Rows of the first operand are copied to scratch first, in the order in which they are
- * multiplied: of each block those that meet the lower halves of bytes, then those that meet the upper ones.  As in
- * lower_dot_bytes.c, the instruction multiplies unsigned by signed bytes: if both are of one kind, the upper bits of
- * the first operand's are inverted, and 128 times the sum of the column's block is subtracted. */
+ * With `bytes` (caps.mma_bytes) the second operand is read in the order of memory.  Where the elements of a column are
+ * adjacent, a block of NR columns is transposed in registers to words of four bytes of each; where such words of
+ * adjacent columns are adjacent, they are loaded as they are.  They are unpacked there if two elements share a byte.
+ * Rows of the first operand are copied to scratch first, in the order in which they are multiplied: of each block those
+ * that meet the lower halves of bytes, then those that meet the upper ones.  The instruction multiplies unsigned by
+ * signed bytes: if both operands are of one kind, the upper bits of the second operand's are inverted, which changes
+ * its elements by 128, and 128 times the sum of the row's block is subtracted. */
 #include "lower_dot.h"
 
 struct block_tile { val m0, n0; int64_t rows, cols; };
+enum { WORDS_AHEAD = 2048 }; /* bytes from the words that are multiplied to those that are prefetched */
 
 bool lower_has_block_dot(const struct lowering *w)
 {
@@ -44,10 +46,6 @@ static void copy_rows(const struct block_dot *s, val m0, int64_t rows)
             val number = ix_add(k, k_int(k, at), w->lane);
             val kk = ix_add(k, ix_scale(k, number, s->order.packed), k_int(k, part));
             val x = dot_stored_element(&d, false, ix_add(k, m0, i), kk);
-            if (s->flip) {
-                x = k_inst(k, L_OP(P_BITS), s->ta, x, 0, 0, 0);
-                x = k_prim(k, P_XOR, x, k_bits(k, s->ta, 0x80), 0);
-            }
             k_store(k, s->rows, ix_add(k, row, ix_add(k, k_int(k, part * of), number)), x, 0);
             k_end(k, w->lane);
             w->lane = 0;
@@ -85,8 +83,8 @@ static void shape_tiles(struct kernel *k, val v)
     }
 }
 
-/* A part of the block of the second operand's columns, computed from a tile of the source: its elements number `part`
- * of those that share one. */
+/* The part of the block of the second operand's columns that is computed from a tile of the source, its first element
+ * being number `part` of the block. */
 static val unpack_part(const struct block_dot *s, const struct block_tile *t, val source, int64_t part)
 {
     const struct dot *d = &s->d;
@@ -124,30 +122,89 @@ static void prefetch_columns(const struct block_dot *s, const struct block_tile 
                    ix_add(k, ix_add(k, load.a, first), k_int(k, (t->cols + i) * s->order.side)));
 }
 
-static void byte_sums(const struct block_dot *s, const struct block_tile *t)
+/* The second operand's bytes in the other dtype, 128 more or less than they are. */
+static val flip_bytes(const struct block_dot *s, val b)
+{
+    struct kernel *k = s->d.w->k;
+    unsigned other = s->tb == KL_I8 ? KL_U8 : KL_I8;
+    struct linst like = k->inst[b];
+    struct linst bits = {.op = L_OP(P_BITS), .dtype = (uint8_t)other, .rows = like.rows, .cols = like.cols, .a = b};
+    val same = k_append(k, bits);
+    struct linst moved = {.op = L_OP(P_XOR), .dtype = (uint8_t)other, .rows = like.rows, .cols = like.cols, .a = same,
+                          .b = k_bits(k, other, 0x80)};
+    return k_append(k, moved);
+}
+
+/* Adds the products of the first operand with what is unpacked from a tile of the source: in each column its bytes from
+ * number `first` of the block on. */
+static val add_tile(const struct block_dot *s, const struct block_tile *t, val tile, int64_t first, int64_t bytes,
+                    val sums)
 {
     const struct dot *d = &s->d;
     struct kernel *k = d->w->k;
     int64_t of = d->size.k / s->order.packed, all = d->size.batch * d->size.k;
-    struct linst load = source_load(s, t->n0, k_int(k, 0));
-    prefetch_columns(s, t, load);
-    val tile = dot_load(k, (uint32_t)load.imm, load.a, TILE_COLS, k_int(k, s->order.side), of, t->cols, 0);
-    val sums = block_zero(k, t->rows, t->cols), columns = s->flip ? block_zero(k, 1, t->cols) : 0;
-    val ones = s->flip ? dot_splat(k, k_bits(k, s->ta, 1), 1, (unsigned)of) : 0;
     for (int64_t part = 0; part < s->order.packed; part++) {
-        val b = unpack_part(s, t, tile, part);
-        val at = ix_add(k, ix_scale(k, d->batch_index, d->size.k), k_int(k, part * of));
-        val a = dot_load(k, s->rows, at, TILE_ROWS, k_int(k, all), t->rows, of, 0);
-        sums = dot_mma(k, MMA_CHAIN, a, b, sums);
-        if (columns)
-            columns = dot_mma(k, MMA_CHAIN, ones, b, columns);
+        val b = unpack_part(s, t, tile, first * s->order.packed + part);
+        val at = ix_add(k, ix_scale(k, d->batch_index, d->size.k), k_int(k, part * of + first));
+        val a = dot_load(k, s->rows, at, TILE_ROWS, k_int(k, all), t->rows, bytes, 0);
+        sums = dot_mma(k, MMA_CHAIN, a, s->flip ? flip_bytes(s, b) : b, sums);
     }
-    if (columns) {
-        val times = k_bits(k, KL_I32, (uint32_t)(s->ta == KL_U8 ? 128 : -128));
-        columns = scaled_tile_prim(k, P_MUL, columns, times, columns);
-        sums = scaled_tile_prim(k, P_SUB, sums, columns, sums);
+    return sums;
+}
+
+/* The products with the words of a block, which are those of NR adjacent columns, one vector after the other. */
+static val add_words(const struct block_dot *s, const struct block_tile *t, val sums)
+{
+    const struct dot *d = &s->d;
+    struct kernel *k = d->w->k;
+    for (int64_t first = 0; first < d->size.k / s->order.packed; first += DOT_GROUP) {
+        struct linst load = source_load(s, t->n0, k_int(k, first * s->order.packed));
+        k_prefetch(k, PREFETCH_READ, (uint32_t)load.imm, ix_add(k, load.a, k_int(k, WORDS_AHEAD)));
+        val tile = dot_load(k, (uint32_t)load.imm, load.a, TILE_COLS, k_int(k, DOT_GROUP), DOT_GROUP, t->cols, 0);
+        sums = add_tile(s, t, tile, first, DOT_GROUP, sums);
+    }
+    return sums;
+}
+
+static void byte_sums(const struct block_dot *s, const struct block_tile *t)
+{
+    const struct dot *d = &s->d;
+    struct kernel *k = d->w->k;
+    val sums = block_zero(k, t->rows, t->cols);
+    if (s->words) {
+        sums = add_words(s, t, sums);
+    } else {
+        int64_t of = d->size.k / s->order.packed;
+        struct linst load = source_load(s, t->n0, k_int(k, 0));
+        prefetch_columns(s, t, load);
+        val tile = dot_load(k, (uint32_t)load.imm, load.a, TILE_COLS, k_int(k, s->order.side), of, t->cols, 0);
+        sums = add_tile(s, t, tile, 0, of, sums);
+    }
+    if (s->flip) {
+        val at = ix_scale(k, d->batch_index, DOT_GROUP), stride = k_int(k, d->size.batch * DOT_GROUP);
+        val excess = dot_load(k, s->excess, at, TILE_ROWS, stride, t->rows, 1, 0);
+        sums = scaled_tile_prim(k, P_SUB, sums, excess, sums);
     }
     dot_store(k, s->sums, k_int(k, 0), TILE_ROWS, k_int(k, d->nr), sums);
+}
+
+/* What inverted upper bits add to the sums of each block of the copied rows. */
+static void find_excess(const struct block_dot *s, int64_t rows)
+{
+    const struct dot *d = &s->d;
+    struct kernel *k = d->w->k;
+    unsigned other = s->ta == KL_I8 ? KL_U8 : KL_I8;
+    int64_t all = d->size.batch * d->size.k;
+    val block = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+    val sums = block_zero(k, rows, DOT_GROUP), ones = dot_splat(k, k_bits(k, other, 1), DOT_GROUP, DOT_GROUP);
+    for (int64_t at = 0; at < d->size.k; at += DOT_GROUP) {
+        val first = ix_add(k, ix_scale(k, block, d->size.k), k_int(k, at));
+        sums = dot_mma(k, MMA_CHAIN, dot_load(k, s->rows, first, TILE_ROWS, k_int(k, all), rows, DOT_GROUP, 0), ones,
+                       sums);
+    }
+    sums = scaled_tile_prim(k, P_MUL, sums, k_bits(k, KL_I32, (uint32_t)(s->tb == KL_I8 ? 128 : -128)), sums);
+    dot_store(k, s->excess, ix_scale(k, block, DOT_GROUP), TILE_ROWS, k_int(k, d->size.batch * DOT_GROUP), sums);
+    k_end(k, block);
 }
 
 /* ---- the same for any operands ---- */
@@ -282,6 +339,8 @@ static void scaled_rows(const struct block_dot *s, val m0, int64_t rows, val n0,
     int64_t whole = cols / s->d.nr;
     if (s->bytes)
         copy_rows(s, m0, rows);
+    if (s->bytes && s->flip)
+        find_excess(s, rows);
     if (whole) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), 1);
         scaled_tile(s, &(struct block_tile){m0, ix_add(k, n0, ix_scale(k, i, s->d.nr)), rows, s->d.nr});
@@ -320,6 +379,8 @@ void dot_scaled_emit(struct block_dot *s, const struct schedule *schedule)
     lower_scalars(w);
     if (s->bytes)
         s->rows = k_buf(k, BUF_SCRATCH, s->ta, d->mr * d->size.batch * d->size.k, 0);
+    if (s->bytes && s->flip)
+        s->excess = k_buf(k, BUF_SCRATCH, KL_I32, d->mr * d->size.batch * DOT_GROUP, 0);
     s->sums = k_buf(k, BUF_SCRATCH, KL_I32, d->mr * d->nr, 0);
     s->parts = s->totals = k_buf(k, BUF_SCRATCH, KL_F32, d->mr * d->nr, 0);
     if (s->chunks > 1)
@@ -350,8 +411,6 @@ void lower_block_dot_group(struct lowering *w)
     s.ta = w->g->node[n->in[0]].dtype;
     s.tb = w->g->node[n->in[1]].dtype;
     s.flip = s.ta == s.tb;
-    if (s.flip)
-        s.ta = s.tb == KL_I8 ? KL_U8 : KL_I8;
     if (known)
         select_family(w, GROUP_block_dot, &s, &s);
 }

@@ -2,18 +2,81 @@
 #include "lower_dot.h"
 #include "passes/lower/lower_schedule.h"
 
-enum { MAX_BLOCK = 256, SCALED_ROWS = 8, STRIP_VECTORS = 4, FEW_STRIPS = 16 };
+/* MAX_WORDS: words of a column in a block, whose loads are unrolled. */
+enum { MAX_BLOCK = 256, MAX_WORDS = 16, SCALED_ROWS = 8, STRIP_VECTORS = 4, FEW_STRIPS = 16 };
 
-/* Can instructions for bytes multiply the operands?  The elements of a column have to be adjacent in memory. */
+/* Is the load v of an element of one byte, of which it is `side` elements from one column to the next, and one along
+ * the contraction? */
+static bool is_word_load(struct kernel *k, val v, val column, val step)
+{
+    int64_t side, along;
+    const struct linst *i = &k->inst[v];
+    return i->op == L_LOAD && !i->b && dtype_size(i->dtype) == 1 && ix_stride(k, i->a, column, &side) &&
+           ix_stride(k, i->a, step, &along) && side == DOT_GROUP && along == 1;
+}
+
+/* The load in the expression of the second operand's element (n, kk), if it is the only one of its array; 0: none. */
+static val find_word_load(const struct dot *d, val n, val kk, val column, val step)
+{
+    struct kernel *k = d->w->k;
+    val first = k->ninst, found = 0, loads = 0;
+    dot_stored_element(d, true, n, kk);
+    for (val v = first; v < k->ninst && !found; v++)
+        found = is_word_load(k, v, column, step) ? v : 0;
+    for (val v = first; v < k->ninst; v++)
+        loads += k->inst[v].op == L_LOAD && k->inst[v].imm == k->inst[found].imm;
+    return loads == 1 ? found : 0;
+}
+
+/* Do words of four bytes of as many columns as a vector has lanes lie side by side in memory, each byte having `packed`
+ * elements? */
+static bool has_word_order(struct block_dot *s, int64_t packed)
+{
+    struct trial t;
+    const struct dot *d = &s->d;
+    int64_t lanes = d->w->chooser->caps->vector_bytes / 4;
+    s->words = false;
+    if (d->size.n % lanes || d->size.k % (DOT_GROUP * packed) || d->size.k > MAX_WORDS * DOT_GROUP * packed ||
+        !d->size.k)
+        return false;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        val tile = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n / lanes), 1);
+        val column = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, lanes), 1);
+        val word = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k / (DOT_GROUP * packed)), 1);
+        val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, DOT_GROUP), 1);
+        val n = ix_add(k, ix_scale(k, tile, lanes), column);
+        val kk = ix_scale(k, ix_add(k, ix_scale(k, word, DOT_GROUP), step), packed);
+        val x = find_word_load(&copy, n, kk, column, step);
+        val y = find_word_load(&copy, n, ix_add(k, kk, k_int(k, packed - 1)), column, step);
+        s->words = x && y && k->err.code == KL_OK && k->inst[x].imm == k->inst[y].imm &&
+                   ix_same(k, k->inst[x].a, k->inst[y].a);
+        if (s->words)
+            s->order = (struct skinny_order){.along_k = true, .element = 1, .side = DOT_GROUP, .packed = packed,
+                                             .source = t.out.arg[k->buf[k->inst[x].imm].id].node};
+    }
+    trial_end(&t, d->w);
+    return s->words;
+}
+
+/* Can instructions for bytes multiply the operands?  The elements of a column have to be adjacent in memory, or words
+ * of them those of its neighbours. */
 static bool has_byte_order(struct block_dot *s)
 {
     const struct dot *d = &s->d;
     int64_t group;
-    if (d->w->chooser->caps->mma_bytes != DOT_GROUP || !dot_skinny_order(d, &s->order))
+    if (d->w->chooser->caps->mma_bytes != DOT_GROUP || d->con.rank != 1 || d->size.k <= 0)
+        return false;
+    if (has_word_order(s, 1) || has_word_order(s, 2))
+        return true;
+    if (!dot_skinny_order(d, &s->order))
         return false;
     group = DOT_GROUP * s->order.packed;
-    return s->order.along_k && s->order.element == 1 && s->order.source && d->size.k > 0 &&
-           d->size.k % group == 0 && d->size.k / s->order.packed <= MAX_BLOCK && d->con.rank == 1;
+    return s->order.along_k && s->order.element == 1 && s->order.source && d->size.k % group == 0 &&
+           d->size.k / s->order.packed <= MAX_BLOCK;
 }
 
 bool dot_scaled_fits(struct block_dot *s)
@@ -58,6 +121,9 @@ bool dot_scaled_legal(const struct block_dot *s, const struct schedule *to)
         return reject_schedule(w, "width", "width %u: that of a product is the %u columns of its tile", to->width, nr);
     if (to->dot_scaled.strip % nr)
         return reject_schedule(w, "strip", "strip %u: a multiple of the tile's columns, %u", to->dot_scaled.strip, nr);
+    if (to->dot_scaled.bytes && s->words && w->chooser->caps->vector_bytes / 4 % nr)
+        return reject_schedule(w, "tile", "tile of %u columns: words of at most %u columns are adjacent in memory", nr,
+                               w->chooser->caps->vector_bytes / 4);
     return !to->dot_scaled.bytes || s->has_order ||
            reject_schedule(w, "bytes", "bytes: the columns of the second operand are no bytes that are adjacent");
 }

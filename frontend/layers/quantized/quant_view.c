@@ -143,7 +143,7 @@ static bool share_of_view(const struct call *c, const struct quant *q, const str
     return out->grain != QUANT_BLOCK || out->block > 0;
 }
 
-/* The scales or zero points of the view, of those of its operand. */
+/* The scales, zero points or minimums of the view, of those of its operand. */
 static kl_tensor quant_view_part(const struct call *c, const struct quant *q, const struct quant *to, kl_tensor part)
 {
     struct shape s = quant_scale_shape(to), first;
@@ -173,7 +173,7 @@ bool quant_view_scales(struct thread *t, const struct call *c, const struct quan
                     shape_text(&q->v.shape, a, sizeof a), shape_text(&to->v.shape, b, sizeof b)) == KL_OK;
     if (q->grain != QUANT_TENSOR)
         to->grain = share.grain, to->axis = share.axis, to->block = share.grain == QUANT_BLOCK ? share.block : 0;
-    for (int i = 1; i < 3; i++)
+    for (int i = 1; i < QUANT_PARTS; i++)
         to->part[i] = quant_view_part(c, q, to, q->part[i]);
     return true;
 }

@@ -7,25 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-static kl_tensor made_ints(struct thread *t, kl_tensor packed);
-
-struct quant quant_of(struct thread *t, kl_tensor h)
-{
-    const struct wrapper *w = wrapper_of(h, &layer_quantized);
-    struct view v = view_of(h);
-    struct quant q = {.type = (kl_qtype)w->number[0], .grain = (enum quant_grain)w->number[1],
-                      .axis = (uint32_t)w->number[2],
-                      .block = w->number[3], .v = v, .part = {w->part[0], w->part[1], w->part[2]}};
-    if (q.type == KL_Q_I4)
-        q.made = made_ints(t, q.part[0]);
-    return q;
-}
-
-static kl_tensor quantized_make(struct thread *t, const struct quant *q)
-{
-    const int64_t number[WRAPPER_NUMBERS] = {q->type, q->grain, q->axis, q->block};
-    return wrap(t, &layer_quantized, &q->v, 3, q->part, number);
-}
 
 /* ---- shapes ---- */
 
@@ -66,7 +47,13 @@ kl_tensor quant_spread(const struct quant *q, kl_tensor scale)
 
 /* ---- integers ---- */
 
-static unsigned quantized_ints_dtype(kl_qtype type) { return type == KL_Q_U8 ? KL_U8 : KL_I8; }
+static unsigned quantized_ints_dtype(kl_qtype type) { return type == KL_Q_U8 || type == KL_Q_U4 ? KL_U8 : KL_I8; }
+
+/* The type of the same integers, one in a byte. */
+static kl_qtype quantized_wide_type(kl_qtype type)
+{
+    return type == KL_Q_I4 ? KL_Q_I8 : type == KL_Q_U4 ? KL_Q_U8 : type;
+}
 
 /* Packs pairs along the last axis into bytes, the first in the low half. */
 static kl_tensor quantized_pack(const struct quant *q, kl_tensor ints)
@@ -89,13 +76,15 @@ static kl_tensor quantized_unpack(const struct quant *q)
     kl_tensor u = broadcast_to("quantized", reshape_to("quantized", q->part[0], &one), &one, &pairs);
     kl_tensor half = kl_shl(kl_iota(q->v.device, KL_U8, (int)pairs.rank, pairs.dim, -1), const_like(&byte, 2));
     u = kl_and(kl_shr(u, half), const_like(&byte, 15));
+    if (q->type == KL_Q_U4)
+        return reshape_to("quantized", u, &q->v.shape);
     kl_tensor moved = kl_bitcast(kl_xor(u, const_like(&byte, 8)), KL_I8); /* 0..15 for -8..7 */
     return reshape_to("quantized", kl_sub(moved, const_like(&number, 8)), &q->v.shape);
 }
 
 kl_tensor quant_ints(const struct quant *q)
 {
-    return q->made.id ? q->made : q->type == KL_Q_I4 ? quantized_unpack(q) : q->part[0];
+    return q->made.id ? q->made : quant_is_nibbles(q->type) ? quantized_unpack(q) : q->part[0];
 }
 
 static kl_tensor zero_or_none(const struct quant *q)
@@ -111,7 +100,8 @@ kl_tensor quant_dense(const struct quant *q)
     struct call c = {.op = "quantized", .proto.op = OP_dequantize, .in[0] = quant_ints(q)};
     c.in[1] = quant_spread(q, q->part[1]);
     c.in[2] = zero_or_none(q);
-    return record(&c);
+    kl_tensor x = record(&c);
+    return q->part[3].id ? kl_sub(x, quant_spread(q, q->part[3])) : x;
 }
 
 static kl_tensor quantized_dense(struct thread *t, kl_tensor h)
@@ -134,7 +124,7 @@ static kl_tensor quantized_from_float(struct thread *t, struct quant *q, kl_tens
     q->part[0] = record(&c);
     if (q->type == KL_Q_I4)
         q->part[0] = quantized_pack(q, q->part[0]);
-    return quantized_make(t, q);
+    return quant_make(t, q);
 }
 
 /* ---- scales from ranges ---- */
@@ -219,7 +209,7 @@ static kl_tensor source_of_quantize(struct thread *t, kl_tensor ints, bool packe
 }
 
 kl_tensor quant_source(struct thread *t, kl_tensor ints) { return source_of_quantize(t, ints, false, true); }
-static kl_tensor made_ints(struct thread *t, kl_tensor packed) { return source_of_quantize(t, packed, true, false); }
+kl_tensor quant_made_ints(struct thread *t, kl_tensor packed) { return source_of_quantize(t, packed, true, false); }
 
 /* Rows of a tensor whose scales differ (gather), as a plain tensor: rows of the integers times rows of the scales, so
  * that the rest of the table is not read. */
@@ -228,38 +218,44 @@ static kl_tensor quantized_rows(const struct call *c, const struct quant *q)
     uint32_t g = c->proto.attr.axis.axis, more = view_of(c->in[1]).shape.rank;
     struct shape scales = quant_scale_shape(q), own = {.rank = scales.rank + more - 1};
     bool takes = scales.dim[g] == q->v.shape.dim[g]; /* the rows differ in their scales */
-    bool bytes = q->type == KL_Q_I4 && g + 1 < scales.rank; /* pairs stay together */
+    bool bytes = quant_is_nibbles(q->type) && g + 1 < scales.rank; /* pairs stay together */
     kl_tensor ints = call_with(c, bytes ? q->part[0] : quant_ints(q), c->in[1], kl_none);
-    kl_tensor part[2] = {kl_none, kl_none};
-    struct quant rows = {.type = q->type == KL_Q_I4 ? KL_Q_I8 : q->type, .grain = q->grain, .block = q->block,
+    struct quant rows = {.type = q->type, .grain = q->grain, .block = q->block,
                          .axis = q->axis < g ? q->axis : q->axis + more - 1, .v = view_of(ints), .part = {ints}};
     rows.v.dtype = q->v.dtype;
     if (bytes) {
         rows.v.shape.dim[rows.v.shape.rank - 1] *= 2;
-        ints = quantized_unpack(&rows);
+        rows.part[0] = quantized_unpack(&rows);
     }
+    rows.type = quantized_wide_type(q->type);
     for (uint32_t i = 0, k = 0; i < scales.rank; i++)
         for (uint32_t j = 0; j < (i == g ? more : 1); j++, k++)
             own.dim[k] = i != g ? scales.dim[i] : takes ? rows.v.shape.dim[k] : 1;
-    for (int i = 0; i < 2; i++) {
-        if (!q->part[1 + i].id)
+    for (unsigned i = 1; i < QUANT_PARTS; i++) {
+        kl_tensor stored[2]; /* rows of what is stored, before scales are computed from it */
+        quant_stored_part(c->in[0], i, stored);
+        if (!stored[0].id)
             continue;
-        part[i] = takes ? call_with(c, q->part[1 + i], c->in[1], kl_none) : q->part[1 + i];
-        part[i] = reshape_to(c->op, part[i], &own);
-        part[i] = q->grain == QUANT_BLOCK ? quant_spread(&rows, part[i])
-                                          : broadcast_to(c->op, part[i], &own, &rows.v.shape);
+        for (int j = 0; j < 2 && stored[j].id; j++) {
+            struct shape to = own;
+            struct view v = view_of(stored[j]);
+            if (j == 1)
+                to.dim[rows.axis] = v.shape.dim[q->axis];
+            stored[j] = reshape_to(c->op, takes ? call_with(c, stored[j], c->in[1], kl_none) : stored[j], &to);
+        }
+        kl_tensor part = i == 2 ? stored[0] : quant_scale_of(stored, &own, rows.axis, q->v.dtype);
+        rows.part[i] = q->grain == QUANT_BLOCK ? quant_spread(&rows, part)
+                                               : broadcast_to(c->op, part, &own, &rows.v.shape);
     }
-    rows.grain = QUANT_TENSOR;
-    struct call of = {.op = c->op, .proto.op = OP_dequantize, .in = {ints, part[0], part[1]}};
-    if (!part[1].id)
-        of.in[2] = zero_or_none(&rows);
-    return record(&of);
+    if (rows.v.shape.rank) /* a scale of its own for each element */
+        rows.grain = QUANT_BLOCK, rows.axis = rows.v.shape.rank - 1, rows.block = 1;
+    return quant_dense(&rows);
 }
 
 /* Rows by index, of a tensor whose scales differ or whose integers are packed. */
 static kl_tensor quantized_gather(struct thread *t, const struct call *c, const struct quant *q)
 {
-    bool differentiable = q->type == KL_Q_I4 ? q->made.id : quant_source(t, q->part[0]).id;
+    bool differentiable = quant_is_nibbles(q->type) ? q->made.id : quant_source(t, q->part[0]).id;
     bool blocks = q->grain == QUANT_BLOCK && q->axis == c->proto.attr.axis.axis;
     return differentiable || blocks ? call_with(c, quant_dense(q), c->in[1], kl_none) : quantized_rows(c, q);
 }
@@ -268,7 +264,7 @@ static kl_tensor quantized_gather(struct thread *t, const struct call *c, const 
 static kl_tensor quantized_view(struct thread *t, const struct call *c)
 {
     struct quant q = quant_of(t, c->in[0]), to = q;
-    bool nibbles = q.type == KL_Q_I4;
+    bool nibbles = quant_is_nibbles(q.type);
     if (c->proto.op == OP_gather && (nibbles || q.grain != QUANT_TENSOR))
         return quantized_gather(t, c, &q);
     kl_tensor source = nibbles ? q.made : quant_source(t, q.part[0]), x;
@@ -281,11 +277,11 @@ static kl_tensor quantized_view(struct thread *t, const struct call *c)
     uint32_t rank = to.v.shape.rank; /* pairs lie along the last axis, which a permutation would tear apart */
     if (nibbles && (!rank || rank == KL_MAX_RANK || to.v.shape.dim[rank - 1] % 2 ||
                     (c->proto.op == OP_permute && !source.id)))
-        to.type = KL_Q_I8;
+        to.type = quantized_wide_type(to.type);
     if (source.id)
         return quantized_from_float(t, &to, x);
-    to.part[0] = to.type == KL_Q_I4 ? quantized_pack(&to, x) : x;
-    return quantized_make(t, &to);
+    to.part[0] = quant_is_nibbles(to.type) ? quantized_pack(&to, x) : x;
+    return quant_make(t, &to);
 }
 
 /* Computes in floats; if the result is a float, it is quantized like the first quantized operand. */
@@ -298,7 +294,8 @@ static kl_tensor quantized_elementwise(struct thread *t, const struct call *c)
     kl_tensor y = call_dense(t, c, &layer_quantized);
     struct view v = view_of(y);
     const struct shape *s = &v.shape;
-    if (!dtype_is_float(v.dtype) || (q.type == KL_Q_I4 && (!s->rank || s->dim[s->rank - 1] % 2)))
+    if (!dtype_is_float(v.dtype) || q.type == KL_Q_U4 || q.part[3].id ||
+        (q.type == KL_Q_I4 && (!s->rank || s->dim[s->rank - 1] % 2)))
         return y;
     uint32_t axis = q.axis + s->rank - q.v.shape.rank; /* broadcast shapes are aligned at their last axes */
     if (q.grain != QUANT_TENSOR && (s->dim[axis] != q.v.shape.dim[q.axis] ||
@@ -328,8 +325,7 @@ const struct layer layer_quantized = {.name = "quantized", .key = LAYER_Quantize
 
 /* ---- making them ---- */
 
-/* Completes a scheme for a tensor; false: reported. */
-static bool scheme_of(struct thread *t, const char *op, kl_qscheme scheme, const struct view *v, struct quant *q)
+bool quant_scheme(struct thread *t, const char *op, kl_qscheme scheme, const struct view *v, struct quant *q)
 {
     char text[SHAPE_TEXT];
     uint32_t rank = v->shape.rank;
@@ -337,38 +333,25 @@ static bool scheme_of(struct thread *t, const char *op, kl_qscheme scheme, const
                         .grain = scheme.block > 0 ? QUANT_BLOCK : scheme.per_axis ? QUANT_AXIS : QUANT_TENSOR};
     if (!dtype_is_float(v->dtype))
         return fail(t, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(v->dtype)) == KL_OK;
-    if ((unsigned)scheme.type > KL_Q_I4 || scheme.block < 0)
+    if ((unsigned)scheme.type > KL_Q_U4 || scheme.block < 0)
         return fail(t, KL_ERR_ARGUMENT, "%s: there is no such scheme", op) == KL_OK;
     if (q->grain != QUANT_TENSOR && !axis_of(t, op, &v->shape, scheme.axis, &q->axis))
         return false;
     if (q->grain == QUANT_BLOCK && (v->shape.dim[q->axis] % scheme.block || rank == KL_MAX_RANK))
         return fail(t, KL_ERR_SHAPE, "%s: axis %u of %s is not cut into blocks of %lld", op, q->axis,
                     shape_text(&v->shape, text, sizeof text), (long long)scheme.block) == KL_OK;
-    if (q->type == KL_Q_I4 && (!rank || rank == KL_MAX_RANK || v->shape.dim[rank - 1] % 2))
+    if (quant_is_nibbles(q->type) && (!rank || rank == KL_MAX_RANK || v->shape.dim[rank - 1] % 2))
         return fail(t, KL_ERR_SHAPE, "%s: 4-bit integers need a last axis of even length, got %s", op,
                     shape_text(&v->shape, text, sizeof text)) == KL_OK;
     return true;
 }
 
-/* A scale or zero point of the user, in the shape of the scales; kl_none: reported. */
-static kl_tensor quantized_align_scale(struct thread *t, const char *what, const struct quant *q, kl_tensor p,
-                         unsigned dtype)
+/* The same of a scheme in which floats are rounded. */
+static bool quantized_scheme(struct thread *t, const char *op, kl_qscheme scheme, const struct view *v, struct quant *q)
 {
-    struct shape want = quant_scale_shape(q);
-    struct view v;
-    char a[SHAPE_TEXT], b[SHAPE_TEXT];
-    if (!describe(t, "quantized", what, p, &v))
-        return kl_none;
-    bool fits = shape_equal(&v.shape, &want) || (q->grain == QUANT_TENSOR && !v.shape.rank) ||
-                (q->grain == QUANT_AXIS && v.shape.rank == 1 && v.shape.dim[0] == want.dim[q->axis]);
-    if (!fits)
-        fail(t, KL_ERR_SHAPE, "quantized: %s has shape %s, not %s", what, shape_text(&v.shape, a, sizeof a),
-             shape_text(&want, b, sizeof b));
-    else if (v.dtype != dtype)
-        fail(t, KL_ERR_TYPE, "quantized: %s is %s, not %s", what, dtype_name(v.dtype), dtype_name(dtype));
-    else
-        return reshape_to("quantized", p, &want);
-    return kl_none;
+    return scheme.type == KL_Q_U4
+        ? fail(t, KL_ERR_ARGUMENT, "%s: KL_Q_U4 is of integers that are there", op) == KL_OK
+        : quant_scheme(t, op, scheme, v, q);
 }
 
 kl_tensor kl_to_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
@@ -380,49 +363,20 @@ kl_tensor kl_to_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_te
         return op_failed();
     if (wrapper_of(x, NULL))
         x = kl_dense(x);
-    if (!scheme_of(t, "to_quantized", scheme, &v, &q))
+    if (!quantized_scheme(t, "to_quantized", scheme, &v, &q))
         return compose_end(t, poison(t));
     if (!scale.id && zero_point.id)
         return compose_end(t, refuse(t, KL_ERR_ARGUMENT, "to_quantized: a zero point without a scale"));
     if (!scale.id)
         return compose_end(t, quantize_by_range(t, &q, x));
-    q.part[1] = quantized_align_scale(t, "the scale", &q, scale, v.dtype);
-    q.part[2] = zero_point.id ? quantized_align_scale(t, "the zero point", &q, zero_point,
-                                                      quantized_ints_dtype(q.type)) : kl_none;
+    q.part[1] = quant_align_scale(t, "the scale", &q, scale, v.dtype);
+    q.part[2] = zero_point.id ? quant_align_scale(t, "the zero point", &q, zero_point, quantized_ints_dtype(q.type))
+                              : kl_none;
     if (!q.part[1].id || (zero_point.id && !q.part[2].id))
         return compose_end(t, poison(t));
     if (q.type == KL_Q_I4 && zero_point.id)
         return compose_end(t, refuse(t, KL_ERR_ARGUMENT, "to_quantized: 4-bit integers have no zero point"));
     return compose_end(t, quantized_from_float(t, &q, x));
-}
-
-kl_tensor kl_quantized(kl_tensor ints, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
-{
-    struct view v, number;
-    struct quant q;
-    struct thread *t = floats_begin("quantized", scale, &v);
-    if (!t)
-        return op_failed();
-    if (!describe(t, "quantized", "the integers", ints, &number))
-        return compose_end(t, poison(t));
-    unsigned want = scheme.type == KL_Q_I8 ? KL_I8 : KL_U8;
-    if (number.dtype != want || wrapper_of(ints, NULL))
-        return compose_end(t, refuse(t, KL_ERR_TYPE, "quantized: the integers are %s, not plain %s",
-                                     dtype_name(number.dtype), dtype_name(want)));
-    number.dtype = v.dtype;
-    if (scheme.type == KL_Q_I4 && number.shape.rank)
-        number.shape.dim[number.shape.rank - 1] *= 2;
-    if (!scheme_of(t, "quantized", scheme, &number, &q))
-        return compose_end(t, poison(t));
-    if (q.type == KL_Q_I4 && zero_point.id)
-        return compose_end(t, refuse(t, KL_ERR_ARGUMENT, "quantized: 4-bit integers have no zero point"));
-    q.part[0] = ints;
-    q.part[1] = quantized_align_scale(t, "the scale", &q, scale, v.dtype);
-    q.part[2] = zero_point.id ? quantized_align_scale(t, "the zero point", &q, zero_point,
-                                                      quantized_ints_dtype(q.type)) : kl_none;
-    if (!q.part[1].id || (zero_point.id && !q.part[2].id))
-        return compose_end(t, poison(t));
-    return compose_end(t, quantized_make(t, &q));
 }
 
 /* ---- observers ---- */
@@ -437,7 +391,7 @@ kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, 
         return KL_ERR_ARGUMENT;
     *o = (kl_observer){.scheme = scheme};
     if (!shape_of(t, "observer_init", rank, dims, &v.shape) ||
-        !scheme_of(t, "observer_init", scheme, &v, &q))
+        !quantized_scheme(t, "observer_init", scheme, &v, &q))
         return t->last.code;
     if (q.grain == QUANT_BLOCK)
         return fail(t, KL_ERR_ARGUMENT, "observer_init: blocks have their own scales, which depend on the data");
@@ -480,7 +434,7 @@ kl_status kl_observer_update(kl_observer *o, kl_tensor x)
     if (!t)
         return kl_last_error_code();
     kl_status status = KL_ERR_SHAPE;
-    if (scheme_of(t, "observer_update", o->scheme, &v, &q)) {
+    if (quantized_scheme(t, "observer_update", o->scheme, &v, &q)) {
         if (wrapper_of(x, NULL))
             x = kl_dense(x);
         x = kl_detach(x);
@@ -502,7 +456,7 @@ kl_tensor kl_observer_quantize(const kl_observer *o, kl_tensor x)
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!scheme_of(t, "observer_quantize", o->scheme, &v, &q) ||
+    if (!quantized_scheme(t, "observer_quantize", o->scheme, &v, &q) ||
         !describe(t, "observer_quantize", "the observer's range", o->low, &low))
         return compose_end(t, poison(t));
     struct shape want = quant_scale_shape(&q);

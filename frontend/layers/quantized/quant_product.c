@@ -136,12 +136,42 @@ static kl_tensor of_blocks(kl_tensor part, uint32_t con)
     return con && part.id ? kl_permute(part, transpose) : part;
 }
 
+/* The operand with blocks of so many elements, if it has blocks. */
+static struct quant_operand quant_in_blocks(const struct quant_operand *side, int64_t block)
+{
+    struct quant_operand s = *side;
+    if (s.q.grain == QUANT_BLOCK)
+        quant_cut_blocks(&s.q, block);
+    return s;
+}
+
+/* The number of elements that share both scales. */
+static int64_t common_block(const struct quant *a, const struct quant *b)
+{
+    if (a->grain != QUANT_BLOCK || b->grain != QUANT_BLOCK)
+        return a->grain == QUANT_BLOCK ? a->block : b->block;
+    return a->block < b->block ? a->block : b->block;
+}
+
+/* y minus what the minimums of one side take from each block: (sum of the other side's integers * its scale) * minimum.
+ * ints: the other side's, [blocks, block, rest]; scale: its own, minimum: of the side, both [blocks, rest or 1].  axis:
+ * that of y [blocks, M, N] without the other side's rest. */
+static kl_tensor quant_subtract_minimums(kl_tensor y, kl_tensor ints, kl_tensor scale, kl_tensor minimum, int axis)
+{
+    const int one = 1;
+    unsigned dtype = view_of(y).dtype;
+    kl_tensor sums = quant_scale_sums(kl_cast(kl_sum(ints, 1, &one, false), (kl_dtype)dtype), scale);
+    return kl_sub(y, quant_scale_sums(kl_unsqueeze(sums, axis), kl_unsqueeze(minimum, 3 - axis)));
+}
+
 /* Two matrices, one or both with blocks of the contracted axis: sum over blocks of scale a * scale b * product of
  * integers. */
-static kl_tensor block_product(const struct quant_operand *a, const struct quant_operand *b)
+static kl_tensor block_product(const struct quant_operand *left, const struct quant_operand *right)
 {
+    int64_t block = common_block(&left->q, &right->q);
+    struct quant_operand sides[2] = {quant_in_blocks(left, block), quant_in_blocks(right, block)};
+    const struct quant_operand *a = &sides[0], *b = &sides[1];
     uint32_t ca = axis_get(a->con, 0), cb = axis_get(b->con, 0);
-    int64_t block = a->q.grain == QUANT_BLOCK ? a->q.block : b->q.block;
     const int first = 0, one = 1;
     kl_tensor x = quant_split_blocks(quant_wide_ints(&a->q), &a->q.v, ca, block);
     kl_tensor w = quant_split_blocks(quant_wide_ints(&b->q), &b->q.v, cb, block);
@@ -152,8 +182,12 @@ static kl_tensor block_product(const struct quant_operand *a, const struct quant
                   zb.id ? kl_unsqueeze(kl_sum(x, 1, &one, false), 2) : kl_none,
                   za.id ? kl_unsqueeze(kl_sum(w, 1, &one, false), 1) : kl_none, block);
     kl_tensor y = kl_cast(sum, (kl_dtype)dtype_compute(a->q.v.dtype));
-    y = quant_scale_sums(y, kl_unsqueeze(of_blocks(a->q.part[1], ca), 2));
-    y = quant_scale_sums(y, kl_unsqueeze(of_blocks(b->q.part[1], cb), 1));
+    kl_tensor sa = of_blocks(a->q.part[1], ca), sb = of_blocks(b->q.part[1], cb);
+    y = quant_scale_sums(quant_scale_sums(y, kl_unsqueeze(sa, 2)), kl_unsqueeze(sb, 1));
+    if (b->q.part[3].id)
+        y = quant_subtract_minimums(y, x, sa, of_blocks(b->q.part[3], cb), 2);
+    else if (a->q.part[3].id)
+        y = quant_subtract_minimums(y, w, sb, of_blocks(a->q.part[3], ca), 1);
     return quant_cast(kl_sum(y, 1, &first, false), a->q.v.dtype);
 }
 
@@ -171,7 +205,7 @@ static enum way way_of(const struct call *c, const struct quant_operand *a, cons
         bool contracted = quant_product_listed(x->con, ncon, x->q.axis, &at);
         outside &= x->q.grain == QUANT_TENSOR || (x->q.grain == QUANT_AXIS && !contracted);
         if (x->q.grain == QUANT_BLOCK)
-            blocks = contracted && (!blocks || blocks == x->q.block) ? x->q.block : -1;
+            blocks = contracted && (!blocks || blocks % x->q.block == 0 || x->q.block % blocks == 0) ? x->q.block : -1;
         else if (!(x->q.grain == QUANT_TENSOR || !contracted))
             blocks = -1;
         if (blocks < 0)
@@ -179,6 +213,10 @@ static enum way way_of(const struct call *c, const struct quant_operand *a, cons
     }
     if (a->q.v.dtype != b->q.v.dtype)
         return FLOATS; /* the op on floats reports the error */
+    /* minimums of both, or beside zero points, would need products of them */
+    if ((a->q.part[3].id || b->q.part[3].id) && (outside || a->q.part[2].id || b->q.part[2].id ||
+                                                 (a->q.part[3].id && b->q.part[3].id)))
+        return FLOATS;
     if (outside)
         return length <= LONGEST ? WHOLE : FLOATS;
     bool matrices = a->q.v.shape.rank == 2 && b->q.v.shape.rank == 2 && ncon == 1 && !c->proto.attr.dot.nbatch;
@@ -191,14 +229,14 @@ struct float_product {
     const struct call *c;
     struct quant_operand side[2];
     enum way way;
-    unsigned source[2], part[2][3]; /* index in in[] + 1; 0: there is none */
+    unsigned source[2], part[2][QUANT_PARTS]; /* index in in[] + 1; 0: there is none */
 };
 
 /* The operand with the region's parameters as parts. */
 static struct quant_operand side_in(const struct float_product *w, unsigned i, const kl_tensor *in)
 {
     struct quant_operand s = w->side[i];
-    for (unsigned k = 0; k < 3; k++)
+    for (unsigned k = 0; k < QUANT_PARTS; k++)
         s.q.part[k] = w->part[i][k] ? in[w->part[i][k] - 1] : kl_none;
     return s;
 }
@@ -254,12 +292,12 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
     w.way = way_of(c, &w.side[0], &w.side[1]);
     if (w.way == FLOATS)
         return call_dense(t, c, &layer_quantized);
-    kl_tensor in[8], out = kl_none;
+    kl_tensor in[2 + 2 * QUANT_PARTS], out = kl_none;
     uint32_t n = 0;
     for (unsigned i = 0; i < 2; i++) {
         struct quant *q = &w.side[i].q;
         if (q->made.id) /* unpacks 4-bit integers to bytes */
-            *q = (struct quant){KL_Q_I8, q->grain, q->axis, q->block, q->v, {q->made, q->part[1], q->part[2]}, kl_none};
+            q->type = KL_Q_I8, q->part[0] = q->made, q->made = kl_none;
         kl_tensor source = quant_source(t, q->part[0]);
         if (source.id)
             in[n++] = source, w.source[i] = n;
@@ -267,7 +305,7 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
     if (!n)
         return w.way == WHOLE ? whole_product(c, &w.side[0], &w.side[1]) : block_product(&w.side[0], &w.side[1]);
     for (unsigned i = 0; i < 2; i++)
-        for (unsigned k = 0; k < 3; k++)
+        for (unsigned k = 0; k < QUANT_PARTS; k++)
             if (w.side[i].q.part[k].id)
                 in[n++] = w.side[i].q.part[k], w.part[i][k] = n;
     record_custom_grad(c->op, float_product_value, float_product_gradient, &w, n, in, 1, &out);

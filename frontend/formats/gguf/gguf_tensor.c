@@ -1,0 +1,166 @@
+/* Blocks of GGUF as quantized tensors: integers in one array, scales and minimums in others, as <kiln/storage.h> has
+ * them.  The bytes of the file are copied once. */
+#include "gguf.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { PART_INTS, PART_SCALE, PART_MINIMUM, PART_SUPER_SCALE, PART_SUPER_MINIMUM, GGUF_PARTS, ALTERNATE = 16 };
+
+/* A tensor whose blocks are taken apart. */
+struct split_tensor {
+    const struct blocks_kind *kind;
+    bool interleaved;
+    int64_t rows, row;                  /* rows, and elements of one */
+    unsigned packed;                    /* elements in a byte */
+    uint8_t *part[GGUF_PARTS];          /* NULL: there is none */
+    unsigned bytes[GGUF_PARTS];         /* of an element */
+    int64_t each[GGUF_PARTS];           /* elements of the tensor that have one of the part */
+};
+
+static bool has_super(const struct blocks_kind *k) { return k->scales >= SCALES_SUPER; }
+static bool has_minimum(const struct blocks_kind *k)
+{
+    return k->scales == SCALES_F16_MINIMUM || k->scales == SCALES_SUPER_MINIMUM;
+}
+
+/* Stores number i of a row's elements of a part. */
+static void put_scale(const struct split_tensor *s, int part, int64_t row, int64_t i, const void *value)
+{
+    int64_t n = s->row / s->each[part], at = s->interleaved ? i * s->rows + row : row * n + i;
+    memcpy(s->part[part] + (size_t)at * s->bytes[part], value, s->bytes[part]);
+}
+
+static void put_ints(const struct split_tensor *s, int64_t row, int64_t first, const int8_t *q)
+{
+    uint8_t bytes[BLOCKS_MAX];
+    int64_t n = s->kind->elements / s->packed, row_bytes = s->row / s->packed, at = first / s->packed;
+    for (int64_t i = 0; i < n; i++)
+        bytes[i] = (uint8_t)(s->packed == 1 ? q[i] : (q[2 * i] & 15) | (q[2 * i + 1] & 15) << 4);
+    if (!s->interleaved) {
+        memcpy(s->part[PART_INTS] + row * row_bytes + at, bytes, (size_t)n);
+        return;
+    }
+    uint8_t *to = s->part[PART_INTS] + (row / ALTERNATE * row_bytes + at) * ALTERNATE + row % ALTERNATE * 4;
+    for (int64_t i = 0; i < n; i += 4, to += ALTERNATE * 4)
+        memcpy(to, bytes + i, 4);
+}
+
+static void put_block(const struct split_tensor *s, int64_t row, int64_t block, const struct blocks_parts *p)
+{
+    const struct blocks_kind *k = s->kind;
+    unsigned subs = k->elements / k->sub_block;
+    put_ints(s, row, block * k->elements, p->q);
+    for (unsigned i = 0; i < subs; i++) {
+        put_scale(s, PART_SCALE, row, block * subs + i, has_super(k) ? (const void *)&p->scale[i] : p->d);
+        if (has_minimum(k))
+            put_scale(s, PART_MINIMUM, row, block * subs + i, has_super(k) ? (const void *)&p->minimum[i] : p->m);
+    }
+    if (s->part[PART_SUPER_SCALE])
+        put_scale(s, PART_SUPER_SCALE, row, block, p->d);
+    if (s->part[PART_SUPER_MINIMUM])
+        put_scale(s, PART_SUPER_MINIMUM, row, block, p->m);
+}
+
+static void split_all(const struct split_tensor *s, const uint8_t *from)
+{
+    struct blocks_parts parts;
+    for (int64_t row = 0; row < s->rows; row++)
+        for (int64_t b = 0; b < s->row / s->kind->elements; b++, from += s->kind->bytes) {
+            s->kind->split(from, &parts);
+            put_block(s, row, b, &parts);
+        }
+}
+
+/* Allocates the parts; false: out of memory. */
+static bool split_begin(struct split_tensor *s)
+{
+    const struct blocks_kind *k = s->kind;
+    const bool has[GGUF_PARTS] = {true, true, has_minimum(k), has_super(k), has_minimum(k) && has_super(k)};
+    bool ok = true;
+    for (int i = 0; i < GGUF_PARTS; i++) {
+        s->bytes[i] = i == PART_INTS || (i <= PART_MINIMUM && has_super(k)) ? 1 : 2;
+        s->each[i] = i == PART_INTS ? s->packed : i <= PART_MINIMUM ? k->sub_block : k->elements;
+        if (has[i])
+            ok &= (s->part[i] = malloc((size_t)(s->rows * (s->row / s->each[i])) * s->bytes[i] + 1)) != NULL;
+    }
+    return ok;
+}
+
+/* A part as a tensor, which owns its memory. */
+static kl_tensor part_tensor(const struct split_tensor *s, int part, const struct file_entry *e, kl_device device,
+                             kl_dtype dtype)
+{
+    int rank = e->is.rank, last = rank - 1;
+    int64_t dims[KL_MAX_RANK], n = s->row / s->each[part];
+    if (!s->part[part])
+        return kl_none;
+    memcpy(dims, e->is.dims, sizeof dims);
+    dims[last] = n;
+    if (s->interleaved && part == PART_INTS) {
+        rank = 4;
+        dims[0] = s->rows / ALTERNATE, dims[1] = n / 4, dims[2] = ALTERNATE, dims[3] = 4;
+    } else if (s->interleaved) {
+        dims[0] = n, dims[1] = s->rows;
+    }
+    return kl_wrap(device, dtype, rank, dims, s->part[part], free, s->part[part]);
+}
+
+/* The scales widened to f32, in memory of their own; NULL: out of memory. */
+static uint8_t *wide_scales(const struct split_tensor *s)
+{
+    size_t n = (size_t)(s->rows * (s->row / s->each[PART_SCALE]));
+    float *wide = malloc(n * sizeof *wide + 1);
+    for (size_t i = 0; wide && i < n; i++)
+        wide[i] = blocks_half(s->part[PART_SCALE] + 2 * i);
+    free(s->part[PART_SCALE]);
+    return (uint8_t *)wide;
+}
+
+static kl_tensor tensor_of_parts(const struct split_tensor *s, const struct file_entry *e, kl_device device, bool wide)
+{
+    const struct blocks_kind *k = s->kind;
+    kl_dtype half = k->scales == SCALES_BF16 ? KL_BF16 : KL_F16;
+    kl_tensor ints = part_tensor(s, PART_INTS, e, device, k->type == KL_Q_I8 ? KL_I8 : KL_U8);
+    kl_tensor scale = part_tensor(s, PART_SCALE, e, device, has_super(k) ? KL_I8 : wide ? KL_F32 : half), t;
+    const kl_qscheme scheme = {.type = k->type, .axis = -1, .block = k->sub_block};
+    kl_quantized_options o = {.interleaved = s->interleaved};
+    o.minimum = part_tensor(s, PART_MINIMUM, e, device, has_super(k) ? KL_U8 : KL_F16);
+    o.super_scale = part_tensor(s, PART_SUPER_SCALE, e, device, KL_F16);
+    o.super_minimum = part_tensor(s, PART_SUPER_MINIMUM, e, device, KL_F16);
+    t = wide ? kl_quantized(ints, scheme, scale, kl_none) : kl_quantized_with(ints, scheme, scale, &o);
+    const kl_tensor parts[] = {ints, scale, o.minimum, o.super_scale, o.super_minimum};
+    for (int i = 0; i < GGUF_PARTS; i++)
+        if (parts[i].id)
+            kl_release(parts[i]);
+    return t;
+}
+
+/* Do products on the device read rows that alternate? */
+static bool products_alternate(const struct file_entry *e, kl_device device)
+{
+    kl_device_kind kind = kl_device_kind_of(device);
+    return (kind == KL_DEVICE_CPU || kind == KL_DEVICE_REF) && e->is.rank == 2 && e->is.dims[0] % ALTERNATE == 0;
+}
+
+kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device, bool matrix)
+{
+    const struct blocks_kind *k = blocks_kind_of(e->blocks);
+    struct split_tensor s = {.kind = k, .row = e->is.dims[e->is.rank - 1], .rows = 1, .packed = 1};
+    bool wide = !matrix && (e->blocks == BLOCKS_Q4_0 || e->blocks == BLOCKS_Q8_0);
+    s.interleaved = matrix && products_alternate(e, device);
+    s.packed = k->type == KL_Q_I4 || k->type == KL_Q_U4 ? 2 : 1;
+    for (int i = 0; i + 1 < e->is.rank; i++)
+        s.rows *= e->is.dims[i];
+    bool ok = split_begin(&s);
+    if (ok) {
+        split_all(&s, e->data);
+        file_entry_forget(f, e);
+        if (wide)
+            ok = (s.part[PART_SCALE] = wide_scales(&s)) != NULL;
+    }
+    if (ok)
+        return tensor_of_parts(&s, e, device, wide);
+    for (int i = 0; i < GGUF_PARTS; i++)
+        free(s.part[i]);
+    return kl_failf(NULL, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
+}
