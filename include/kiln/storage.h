@@ -97,8 +97,9 @@ KL_API_AT kl_tensor kl_to_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor sc
  * kl_none), is as in kl_to_quantized.  [new handle; SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_quantized(kl_tensor integers, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point);
 /* The same of dtype KL_F32 with more parts, each kl_none where there is none: the value is (q - zero point) * s - m
- * with s = scale * super_scale and m = minimum * super_minimum, all computed in KL_F32.  Scale and minimum, in the shape
- * of the scales, and those of super-blocks, shorter along the scheme's axis by a whole factor, have any number dtype.
+ * with s = scale * super_scale and m = minimum * super_minimum, all computed in KL_F32.  Scale and minimum, in the
+ * shape of the scales, and those of super-blocks, shorter along the scheme's axis by a whole factor, have any number
+ * dtype.
  * Their order as parts of the tensor: integers, scale, zero point, minimum, super_scale, super_minimum.
  *
  * interleaved: the parts of a matrix [N, K] with blocks along K lie as products of quantized operands read them on
