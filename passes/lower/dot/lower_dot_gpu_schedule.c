@@ -108,7 +108,7 @@ static bool divides_vectors(const struct dot *d, const struct schedule *s, bool 
 {
     int64_t vector = dot_vector(d->dtype), side = second ? s->dot_blocks.block_n : s->dot_blocks.block_m;
     int64_t step = s->dot_blocks.step;
-    return vector && side % vector == 0 && step % vector == 0 && side * step / vector % s->width == 0 &&
+    return vector && s->width && side % vector == 0 && step % vector == 0 && side * step / vector % s->width == 0 &&
            (!s->dot_blocks.split || d->size.k % step == 0);
 }
 

@@ -207,41 +207,56 @@ static ref cut_into_blocks(struct graph *g, ref x, uint32_t con, int64_t block)
     return n_reshape(g, x, &cut);
 }
 
-/* Scales [rest, blocks], or [blocks, rest], for each product of a block: [blocks, m, n]. */
-static ref scales_of_blocks(struct graph *g, uint32_t con, uint32_t axis, const struct shape *all)
+/* Scales [rest, blocks], or [blocks, rest], for each product of a block: [blocks, m, n].  small: computed from an
+ * integer and a half float. */
+static ref scales_of_blocks(struct graph *g, uint32_t con, uint32_t axis, const struct shape *all, bool small)
 {
     struct shape s = shape_make(2, (int64_t[]){all->dim[0], all->dim[axis]}), one = *all;
     if (con)
         s = shape_make(2, (int64_t[]){s.dim[1], s.dim[0]});
-    ref x = product_input(g, KL_F32, &s);
+    ref x = small ? n_cast(g, n_input(g, KL_I8, &s, "s"), KL_F32) : product_input(g, KL_F32, &s);
+    if (small)
+        x = n_mul(g, x, n_cast(g, product_input(g, KL_F16, &s), KL_F32));
     x = con ? n_permute(g, x, (uint8_t[KL_MAX_RANK]){1, 0}) : x;
     one.dim[3 - axis] = 1;
     return n_expand(g, n_reshape(g, x, &one), all);
+}
+
+/* Bytes [n, k] that are stored interleaved, word by word of 16 rows. */
+static ref interleaved_rows(struct graph *g, unsigned dtype, const struct shape *all)
+{
+    struct shape s = shape_make(4, (int64_t[]){all->dim[0] / 16, all->dim[1] / 4, 16, 4});
+    return n_reshape(g, n_permute(g, n_input(g, dtype, &s, "w"), (uint8_t[KL_MAX_RANK]){0, 2, 1, 3}), all);
 }
 
 /* Two matrices of small integers with a scale for each block along the contraction: products of integers, scaled and
  * added over the blocks, in chunks of several lengths. */
 struct graph *scope_block_dot(struct digits *d)
 {
-    static const int64_t heights[] = {1, 2, 3, 8, 9, 17}, widths[] = {1, 2, 3, 5, 8, 15, 16, 17, 24, 33, 70};
+    static const int64_t heights[] = {1, 2, 3, 8, 9, 17}, widths[] = {1, 2, 3, 5, 8, 15, 16, 17, 24, 32, 33, 70, 80};
     static const int64_t blocks[] = {1, 3, 4, 8, 12, 16, 32, 64}, counts[] = {1, 2, 3, 5};
     struct graph *g = graph_new("block_dot");
     int64_t m = DIGIT_OF(d, heights), n = DIGIT_OF(d, widths), block = DIGIT_OF(d, blocks), count = DIGIT_OF(d, counts);
     int64_t k = block * count;
-    uint64_t form = digit(d, 4), orders = digit(d, 4), chunk = digit(d, 3), scaled = digit(d, 2);
-    uint32_t con_a = orders & 1, con_b = orders >> 1;
+    uint64_t form = digit(d, 4), orders = digit(d, 6), chunk = digit(d, 3), scaled = digit(d, 3);
+    uint32_t con_a = orders & 1, con_b = orders > 1;
     bool packed = form == 3 && (con_b ? k : n) % 2 == 0;
     struct shape a = shape_make(2, con_a ? (int64_t[]){m, k} : (int64_t[]){k, m});
     struct shape b = shape_make(2, con_b ? (int64_t[]){n, k} : (int64_t[]){k, n});
     b.dim[1] /= packed ? 2 : 1;
-    ref x = n_input(g, form & 1 ? KL_I8 : KL_U8, &a, "x"), w = n_input(g, form == 1 ? KL_I8 : KL_U8, &b, "w");
+    unsigned dtype = form == 1 ? KL_I8 : KL_U8;
+    bool interleaved = orders > 3 && n % 16 == 0 && b.dim[1] % 4 == 0;
+    ref x = n_input(g, form & 1 ? KL_I8 : KL_U8, &a, "x");
+    ref w = interleaved ? interleaved_rows(g, dtype, &b) : n_input(g, dtype, &b, "w");
     w = packed ? numbers_of_bytes(g, w) : w;
     union attr at = {.dot = {.nbatch = 1, .ncon = 1, .con_a = 1, .con_b = 1, .sum = KL_I32}};
     ref y = n_dot(g, cut_into_blocks(g, x, con_a, block), cut_into_blocks(g, w, con_b, block), &at);
     struct shape all = *node_shape(g, y), out = shape_make(2, (int64_t[]){m, n});
-    y = n_mul(g, n_cast(g, y, KL_F32), scales_of_blocks(g, con_b, 2, &all));
+    y = n_mul(g, n_cast(g, y, KL_F32), scales_of_blocks(g, con_b, 2, &all, scaled > 1));
     if (scaled)
-        y = n_mul(g, y, scales_of_blocks(g, con_a, 1, &all));
+        y = n_mul(g, y, scales_of_blocks(g, con_a, 1, &all, false));
+    if (scaled > 1)
+        y = n_sub(g, y, n_mul(g, scales_of_blocks(g, con_a, 1, &all, false), scales_of_blocks(g, con_b, 2, &all, true)));
     y = n_reduce(g, OP_sum, y, 1);
     if (chunk && !g->err.code && m * n > 1) {
         g->node[y].attr.reduce.lanes = 1;
