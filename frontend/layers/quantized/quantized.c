@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-
 /* ---- shapes ---- */
 
 /* s with the axis split into blocks: [.., blocks, block, ..] */

@@ -256,7 +256,8 @@ struct graph *scope_block_dot(struct digits *d)
     if (scaled)
         y = n_mul(g, y, scales_of_blocks(g, con_a, 1, &all, false));
     if (scaled > 1)
-        y = n_sub(g, y, n_mul(g, scales_of_blocks(g, con_a, 1, &all, false), scales_of_blocks(g, con_b, 2, &all, true)));
+        y = n_sub(g, y, n_mul(g, scales_of_blocks(g, con_a, 1, &all, false),
+                              scales_of_blocks(g, con_b, 2, &all, true)));
     y = n_reduce(g, OP_sum, y, 1);
     if (chunk && !g->err.code && m * n > 1) {
         g->node[y].attr.reduce.lanes = 1;
