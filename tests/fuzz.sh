@@ -112,7 +112,8 @@ onnx_samples() {
 # Operators and attributes as the importer knows them.
 onnx_words() {
     sed -n 's/^[A-Z_]*(\([A-Za-z0-9]*\),.*/"\1"/p' "$root/frontend/formats/onnx/ops.def"
-    grep -hoE 'onnx_attr_[a-z]*\(n, "[a-z_]*"' "$root"/frontend/formats/onnx/ops/*.c | sed 's/.*(n, //'
+    grep -hoE 'onnx_attr_[a-z]*\(n, "[a-z_]*"' "$root"/frontend/formats/onnx/ops/*.c \
+        "$root"/frontend/formats/onnx/ops/*/*.c | sed 's/.*(n, //'
 }
 
 "${target#fuzz_}_samples"

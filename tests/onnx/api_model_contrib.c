@@ -29,6 +29,10 @@ struct row { const char *operands, *one, *other; int nout; double tolerance; };
 #define STUMP(ids, features, yes, no, leaves) "nodes_treeids=0,0,0 nodes_nodeids=" ids " nodes_featureids=" features \
     " nodes_modes=BRANCH_LEQ,LEAF,LEAF nodes_values=0.25,0.0,0.0 nodes_truenodeids=" yes " nodes_falsenodeids=" no \
     " target_treeids=0,0 target_nodeids=" leaves " target_ids=0,0 target_weights=2.5,-1.5"
+/* Two nodes, of which the second follows the first where that is false, and leaves of 10, 20 and 30. */
+#define ENSEMBLE(features, modes) "nodes_featureids=" features " nodes_modes=" modes " nodes_splits=[f0.25,0.5] " \
+    "nodes_truenodeids=0,1 nodes_trueleafs=1,1 nodes_falsenodeids=1,2 nodes_falseleafs=0,1 tree_roots=0, " \
+    "leaf_targetids=0,0,0 leaf_weights=[f10,20,30]"
 static const struct row rows[] = {
     {"x=f3,8 y=f8", "BiasGelu" MS " x y > a", "Add x y > t\nGelu t > a", 1, 1e-6},
     {"x=f3,8 y=f8", "FastGelu" MS " x y > a", "Add x y > t\nGelu t > a; approximate=tanh", 1, 1e-6},
@@ -51,6 +55,12 @@ static const struct row rows[] = {
      "Gemm x y z > t; alpha=0.5\nLeakyRelu t > a; alpha=0.25", 1, 1e-5},
     {"x=f1,3,6,6 w=f4,3,3,3 y=f4 z=f1,4,6,6", "FusedConv" MS " x w y z > a; activation=Relu pads=1,1,1,1",
      "Conv x w y > t; pads=1,1,1,1\nAdd t z > u\nRelu u > a", 1, 1e-5},
+    {"x=f2,6,5,3 w=f4,3,2,3 y=f4", "NhwcConv" MS " x w y > a; pads=1,0,1,1 strides=2,1",
+     "Transpose x > t; perm=0,3,1,2\nTranspose w > u; perm=0,3,1,2\nConv t u y > v; pads=1,0,1,1 strides=2,1\n"
+     "Transpose v > a; perm=0,2,3,1", 1, 1e-5},
+    {"x=u2,4,6 w=s6,24 y=f24 s=p: t=p: z=u: v=s:", "QAttention" MS " x w y s t - z v > a; num_heads=2",
+     "MatMulInteger x w z v > e\nCast e > f; to=1\nMul s t > g\nMul f g > h\nAdd h y > i\n"
+     "Split i > j k l; axis=2 num_outputs=3\nAttention j k l > a; q_num_heads=2 kv_num_heads=2", 1, 1e-4},
     {"x=u2,3,4 s=p: z=u: y=u3,4 t=p: w=u: r=p: v=u:", "QLinearAdd" MS " x s z y t w r v > a",
      "DequantizeLinear x s z > e\nDequantizeLinear y t w > f\nAdd e f > g\nQuantizeLinear g r v > a", 1, 0},
     {"x=u2,3,4 s=p: z=u: y=u3,4 t=p: w=u: r=p: v=u:", "QLinearMul" MS " x s z y t w r v > a",
@@ -94,6 +104,13 @@ static const struct row rows[] = {
     {"x=f6,3", "TreeEnsembleRegressor" ML " x > a; " STUMP("0,1,2", "1,0,0", "1,0,0", "2,0,0", "1,2"),
      "Constant > i; value_ints=1,\nGather x i > f; axis=1\nConstant > v; value_float=0.25\nLessOrEqual f v > c\n"
      "Constant > p; value_float=2.5\nConstant > q; value_float=-1.5\nWhere c p q > a", 1, 0},
+    {"x=f6,3", "TreeEnsemble" ML " x > a; " ENSEMBLE("1,0", "[u0,3]"), /* x1 <= 0.25 ? 10 : x0 > 0.5 ? 20 : 30 */
+     "Constant > i; value_ints=1,\nGather x i > f; axis=1\nConstant > v; value_float=0.25\nLessOrEqual f v > c\n"
+     "Constant > k; value_ints=0,\nGather x k > g; axis=1\nConstant > w; value_float=0.5\nGreater g w > d\n"
+     "Constant > p; value_float=10.0\nConstant > q; value_float=20.0\nConstant > r; value_float=30.0\n"
+     "Where d q r > e\nWhere c p e > a", 1, 0},
+    {"x=f=1,2,3,4", "Unsqueeze x 1 > t\nTreeEnsemble" ML " t > a; membership_values=[f2,4,nan,3,nan] "
+     ENSEMBLE("0,0", "[u6,6]"), "Constant > t; value_floats=30.0,10.0,20.0,10.0\nUnsqueeze t 1 > a", 1, 0},
     {"x=l=0,3,1", "LabelEncoder" ML " x > a; keys_int64s=1,0 values_int64s=6,5 default_int64=-9",
      "Constant > a; value_ints=5,-9,6", 1, 0},
     {"x=l=0,3,1", "LabelEncoder" ML " x > a; keys_int64s=1,0 values_floats=0.5,2.5",
@@ -180,7 +197,23 @@ static kl_tensor operand_tensor(const struct operand *o)
 
 /* ---- graphs ---- */
 
-/* An attribute "name=value": integers, floats (with a point), or text, and lists of them (with a comma). */
+/* A tensor of floats "[f0.5,1]" or bytes "[u0,1]", as an attribute's value. */
+static struct pb tensor_value(const char *value)
+{
+    float f[64];
+    uint8_t u[64];
+    int64_t n = 0;
+    for (const char *s = value + 2; *s != ']' && n < 64; n++) {
+        char *end;
+        f[n] = strtof(s, &end);
+        u[n] = (uint8_t)f[n];
+        s = end + (*end == ',');
+    }
+    bool floats = value[1] == 'f';
+    return onnx_tensor("", floats ? FLOAT : UINT8, 1, &n, floats ? (void *)f : u, (size_t)n * (floats ? sizeof *f : 1));
+}
+
+/* An attribute "name=value": integers, floats (with a point), text, or lists of them (with a comma), or a tensor. */
 static struct pb attribute(const char *name, size_t length, const char *value)
 {
     struct pb a = {0}, all = {0};
@@ -188,6 +221,13 @@ static struct pb attribute(const char *name, size_t length, const char *value)
     bool number = strspn(value, "-0123456789.,e") >= n, list = number && memchr(value, ',', n);
     bool is_float = number && memchr(value, '.', n);
     pb_blob(&a, 1, name, length);
+    if (*value == '[') {
+        struct pb t = tensor_value(value);
+        pb_message(&a, 5, &t);
+        pb_int(&a, 20, 4);
+        pb_message(&all, 5, &a);
+        return all;
+    }
     for (const char *s = value; number && s < value + n;) {
         char *end;
         double v = strtod(s, &end);
@@ -383,6 +423,17 @@ static void refusals(void)
     refused("x=f1,2,8 w=f8,25", "Attention" MS " x w > a; num_heads=2", "three matrices side by side");
     refused("x=f3,4 y=f4,5", "FusedGemm" MS " x y > a; activation=Frobnicate", "a fused activation that is not known");
     refused("x=f3,5", "Scaler" ML " x > a; scale=1.0,2.0,", "shapes [3,5] and [1,2] do not broadcast");
+    refused("x=f3,3", "TreeEnsemble" ML " x > a; " ENSEMBLE("3,0", "[u0,3]"), "compares feature 3 of 3");
+    refused("x=f3,3", "TreeEnsemble" ML " x > a; " ENSEMBLE("1,0", "[u0,7]"), "node 1 has mode 7");
+    refused("x=f3,3", "TreeEnsemble" ML " x > a; " ENSEMBLE("1,0", "[u0,6]"), "membership_values is no tensor");
+    refused("x=f3,3", "TreeEnsemble" ML " x > a; membership_values=[f1,nan] " ENSEMBLE("1,0", "[u6,6]"),
+            "no set for node 1");
+    refused("x=f3,3", "TreeEnsemble" ML " x > a; n_targets=-1 " ENSEMBLE("1,0", "[u0,3]"), "0 targets of 5 nodes");
+    refused("x=f3,3", "TreeEnsemble" ML " x > a; post_transform=4 " ENSEMBLE("1,0", "[u0,3]"), "none of 0 to 2");
+    refused("x=f3,3", "TreeEnsemble" ML " x > a; aggregate_function=9 " ENSEMBLE("1,0", "[u0,3]"),
+            "aggregate_function 9");
+    refused("x=u1,2,6 w=s6,25 s=p: t=p:", "QAttention" MS " x w - s t > a; num_heads=2", "three matrices side by side");
+    refused("x=f2,6 w=f4,3", "NhwcConv" MS " x w > a", "an operand of 2 axes");
     refused("x=f3,3", "TreeEnsembleRegressor" ML " x > a; " STUMP("0,1,2", "7,0,0", "1,0,0", "2,0,0", "1,2"),
             "compares feature 7 of 3");
     refused("x=f3,3", "TreeEnsembleRegressor" ML " x > a; " STUMP("0,1,2", "1,0,0", "5,0,0", "2,0,0", "1,2"),

@@ -98,6 +98,14 @@ def attention():
     case("Attention", [x, w, bias], num_heads=H)
     case("Attention", [x, w, bias, ints(4, 2)], name="lengths", num_heads=H)
     case("Attention", [x, w, bias, None, f32(2, B, H, 5, D)], 2, name="past", num_heads=H, unidirectional=1)
+    x, w, zero = u8(B, S, 10), i8(10, 3 * H * D), np.array(99, np.uint8)
+    case("QAttention", [x, w, bias, step(), step()], num_heads=H)
+    case("QAttention", [x, u8(10, 3 * H * D), bias, step(), step(), ints(4, 2), zero, zero], name="lengths",
+         num_heads=H)
+    case("QAttention", [x, w, bias, step(), step(), None, zero, np.array(-3, np.int8), f32(2, B, H, 5, D)], 2,
+         name="past", num_heads=H, unidirectional=1)
+    case("QAttention", [x, w, bias, step(), np.abs(f32(3 * H * D)) * np.float32(0.05), None, zero,
+                        np.zeros(3 * H * D, np.int8)], name="columns", num_heads=H)
     cosine, sine = np.cos(f32(16, D // 2)), np.sin(f32(16, D // 2))
     for interleaved in (0, 1):
         case("RotaryEmbedding", [q, np.array([[0, 1, 2, 3], [5, 6, 7, 8]], np.int64), cosine, sine],
@@ -163,6 +171,31 @@ def forest(prefix, depth, targets, modes=("BRANCH_LEQ",), positive=False):
     return dict(a, **w)
 
 
+def ensemble(depth, targets, modes, dtype):
+    """Attributes of TreeEnsemble: two trees of all nodes of the upper levels."""
+    inner = (1 << depth) - 1
+    keys = ("nodes_featureids", "nodes_truenodeids", "nodes_trueleafs", "nodes_falsenodeids", "nodes_falseleafs",
+            "nodes_missing_value_tracks_true")
+    a, mode, members = {k: [] for k in keys}, [], []
+    for tree in range(2):
+        for i in range(inner):
+            last = 2 * i + 1 >= inner
+            to = [2 * i + 1 - inner + tree * (inner + 1) if last else 2 * i + 1 + tree * inner] * 2
+            row = (int(rng.integers(0, 5)), to[0], int(last), to[1] + 1, int(last), int(rng.integers(0, 2)))
+            for key, v in zip(keys, row):
+                a[key].append(v)
+            mode.append(int(rng.choice(modes)))
+            if mode[-1] == 6:
+                members += list(rng.integers(-2, 3, int(rng.integers(1, 4)))) + [np.nan]
+    numbers = lambda x: numpy_helper.from_array(np.array(x, dtype))
+    if members:
+        a["membership_values"] = numbers(members)
+    return dict(a, nodes_modes=numpy_helper.from_array(np.array(mode, np.uint8)), n_targets=targets,
+                nodes_splits=numbers(rng.standard_normal(2 * inner)), tree_roots=[0, inner],
+                leaf_targetids=[int(t) for t in rng.integers(0, targets, 2 * inner + 2)],
+                leaf_weights=numbers(rng.standard_normal(2 * inner + 2)))
+
+
 def trees():
     x = f32(7, 5)
     x[2, 1] = x[3, 3] = np.nan
@@ -176,6 +209,14 @@ def trees():
              post_transform=transform, **forest("class_", 2, [0, 1, 2]))
         case("TreeEnsembleClassifier", [x], 2, domain=ml, name="two_" + name, classlabels_int64s=[3, 5],
              post_transform=transform, **forest("class_", 2, [0]))
+    whole = rng.integers(-2, 3, (7, 5)).astype(np.float32)
+    for name, aggregate in (("average", 0), ("sum", 1), ("min", 2), ("max", 3)):
+        case("TreeEnsemble", [x], domain=ml, name=name, aggregate_function=aggregate,
+             **ensemble(3, 1, (0, 1, 2, 3, 4, 5), np.float32))
+    case("TreeEnsemble", [x.astype(np.float64)], domain=ml, name="double", **ensemble(2, 3, (0, 3), np.float64))
+    for transform in range(3):
+        case("TreeEnsemble", [whole], domain=ml, name="sets%d" % transform, post_transform=transform,
+             **ensemble(3, 2, (0, 6), np.float32))
     case("TreeEnsembleClassifier", [x], 2, domain=ml, name="positive", classlabels_int64s=[0, 1],
          **forest("class_", 2, [1], positive=True))
 
@@ -193,7 +234,8 @@ def model_of(op, inputs, outputs, domain, attributes, types):
             for n, x in zip(names, inputs) if n]
     result_info = [helper.make_tensor_value_info(n, t, None) for n, t in zip([r for r in results if r], types)]
     graph = helper.make_graph([node], "g", info, result_info)
-    opsets = [helper.make_opsetid(*o) for o in (("", 17), ("com.microsoft", 1), ("ai.onnx.ml", 3))]
+    ml = 5 if op == "TreeEnsemble" else 3
+    opsets = [helper.make_opsetid(*o) for o in (("", 17), ("com.microsoft", 1), ("ai.onnx.ml", ml))]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
@@ -203,6 +245,8 @@ def expected(op, inputs, outputs, domain, attributes):
     kinds = [onnx.TensorProto.FLOAT] * wanted
     if op.startswith("QLinear") or (op == "QGemm" and len(inputs) > 7):
         kinds = [quantized[inputs[2 if op == "QLinearConcat" else 0].dtype]]
+    if inputs[0] is not None and inputs[0].dtype == np.float64:
+        kinds[0] = onnx.TensorProto.DOUBLE
     if op == "EmbedLayerNormalization":
         kinds[1] = onnx.TensorProto.INT32
     if op == "TreeEnsembleClassifier" or (op == "LabelEncoder" and "values_int64s" in attributes):

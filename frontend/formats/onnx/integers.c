@@ -54,6 +54,8 @@ static struct onnx_integer_operands matmul_operands(const struct node *n)
     node_fn *fn = n->def->op->fn;
     if (fn == onnx_qlinear_matmul || fn == onnx_qgemm)
         return (struct onnx_integer_operands){0, 2, 3, 5};
+    if (fn == onnx_qattention)
+        return (struct onnx_integer_operands){0, 6, 1, 7};
     if (fn == onnx_dynamic_quantize_matmul)
         return (struct onnx_integer_operands){0, NO_PLACE, 1, 3};
     if (fn == onnx_matmul_integer_to_float)

@@ -169,12 +169,10 @@ bool onnx_multi_head_attention(struct node *n)
 
 /* ---- Attention ---- */
 
-/* Operands: x [B, S, C], weights [C, hidden of q, k and v], bias, mask, past [2, B, H, P, D], bias of scores. */
-bool onnx_ms_attention(struct node *n)
+/* The widths of q, k and v in weights [C, all of them]; false: reported. */
+static bool qkv_sizes(struct node *n, int64_t size[3])
 {
-    struct attention_node a = {.causal = onnx_attr_int(n, "unidirectional", 0)};
-    struct type w, p;
-    int64_t heads = onnx_attr_int(n, "num_heads", 0), size[3];
+    struct type w;
     if (!onnx_type(n, 1, &w))
         return false;
     int count = onnx_attr_ints(n, "qkv_hidden_sizes", size, 3);
@@ -183,26 +181,57 @@ bool onnx_ms_attention(struct node *n)
     if (w.rank != 2 || (count != -1 && count != 3) || sat_add(sat_add(size[0], size[1]), size[2]) != w.dims[1] ||
         size[0] < 1 || size[1] < 1 || size[2] < 1)
         return count == -2 ? false : onnx_fails(n, KL_ERR_SHAPE, "weights that are not three matrices side by side");
-    if (onnx_attr_int(n, "do_rotary", 0) || onnx_has(n, 6))
-        return onnx_fails(n, KL_ERR_ARGUMENT, "do_rotary and past_sequence_length are not supported");
-    kl_tensor x = kl_matmul(onnx_in(n, 0), onnx_in(n, 1)), part[3];
-    if (onnx_has(n, 2))
-        x = kl_add(x, onnx_in(n, 2));
-    for (int i = 0, from = 0; i < 3; from += (int)size[i++])
+    return true;
+}
+
+/* Attention of queries, keys and values side by side in x [B, S, ..], with a mask, a past [2, B, H, P, D] and a bias of
+ * scores in these operands. */
+static bool attention_of_parts(struct node *n, kl_tensor x, uint32_t mask, uint32_t past, uint32_t bias)
+{
+    struct attention_node a = {.causal = onnx_attr_int(n, "unidirectional", 0)};
+    struct type p;
+    int64_t heads = onnx_attr_int(n, "num_heads", 0), size[3], from = 0;
+    kl_tensor part[3];
+    if (!qkv_sizes(n, size))
+        return false;
+    for (int i = 0; i < 3; from += size[i++])
         if (!(part[i] = onnx_heads_split(n, kl_narrow(x, 2, from, size[i]), heads)).id)
             return false;
     a.q = part[0], a.k = part[1], a.v = part[2];
-    if (onnx_has(n, 4)) {
-        if (!onnx_type(n, 4, &p) || p.rank != 5 || p.dims[0] != 2)
+    if (onnx_has(n, past)) {
+        if (!onnx_type(n, past, &p) || p.rank != 5 || p.dims[0] != 2)
             return onnx_fails(n, KL_ERR_SHAPE, "a past that is not [2, batch, heads, length, depth]");
         a.past = p.dims[3];
-        a.k = kl_concat(2, (kl_tensor[]){kl_squeeze(kl_narrow(onnx_in(n, 4), 0, 0, 1), 0), a.k}, 2);
-        a.v = kl_concat(2, (kl_tensor[]){kl_squeeze(kl_narrow(onnx_in(n, 4), 0, 1, 1), 0), a.v}, 2);
+        a.k = kl_concat(2, (kl_tensor[]){kl_squeeze(kl_narrow(onnx_in(n, past), 0, 0, 1), 0), a.k}, 2);
+        a.v = kl_concat(2, (kl_tensor[]){kl_squeeze(kl_narrow(onnx_in(n, past), 0, 1, 1), 0), a.v}, 2);
     }
-    if (!attention_numbers(n, &a) || !key_mask(n, 3, &a))
+    if (!attention_numbers(n, &a) || !key_mask(n, mask, &a))
         return false;
-    score_bias(n, 5, &a);
+    score_bias(n, bias, &a);
     return give_attention(n, &a) && (!onnx_wants(n, 1) || onnx_give(n, 1, kl_stack(2, (kl_tensor[]){a.k, a.v}, 0)));
+}
+
+/* Operands: x [B, S, C], weights [C, hidden of q, k and v], bias, mask, past, bias of scores. */
+bool onnx_ms_attention(struct node *n)
+{
+    if (onnx_attr_int(n, "do_rotary", 0) || onnx_has(n, 6))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "do_rotary and past_sequence_length are not supported");
+    kl_tensor x = kl_matmul(onnx_in(n, 0), onnx_in(n, 1));
+    return attention_of_parts(n, onnx_has(n, 2) ? kl_add(x, onnx_in(n, 2)) : x, 3, 4, 5);
+}
+
+/* Operands: x and weights in bytes, bias f32, their scales, mask, their zero points, past. */
+bool onnx_qattention(struct node *n)
+{
+    struct type t;
+    if (onnx_attr_int(n, "do_rotary", 0))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "do_rotary is not supported");
+    if (!onnx_type(n, 3, &t) || !onnx_type(n, 4, &t))
+        return false;
+    kl_tensor columns = kl_reshape(onnx_in(n, 4), t.rank == 1 && t.dims[0] != 1, t.dims);
+    kl_tensor scale = kl_mul(kl_reshape(onnx_in(n, 3), 0, NULL), columns);
+    kl_tensor x = kl_mul(kl_cast(onnx_integer_matmul(n), KL_F32), scale);
+    return attention_of_parts(n, onnx_has(n, 2) ? kl_add(x, onnx_in(n, 2)) : x, 5, 8, NO_PLACE);
 }
 
 /* ---- GroupQueryAttention ---- */

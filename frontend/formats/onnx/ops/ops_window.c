@@ -130,6 +130,30 @@ bool onnx_conv(struct node *n)
     return y.id && onnx_give(n, 0, y);
 }
 
+/* com.microsoft: x [N, .., C] and weights [F, .., C / groups]. */
+bool onnx_nhwc_conv(struct node *n)
+{
+    struct type t, f, x, w;
+    struct onnx_windows s;
+    int front[KL_MAX_RANK], back[KL_MAX_RANK];
+    if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f))
+        return false;
+    if (t.rank < 3)
+        return onnx_fails(n, KL_ERR_SHAPE, "an operand of %d axes; 3 to %d are supported", t.rank, AXES + 2);
+    x = t, w = f;
+    for (int k = 0; k < t.rank; k++) {
+        front[k] = k == 1 ? t.rank - 1 : k > 1 ? k - 1 : 0;
+        back[k] = k == t.rank - 1 ? 1 : k ? k + 1 : 0;
+        x.dims[k] = t.dims[front[k]];
+        w.dims[k] = f.dims[front[k]];
+    }
+    if (!window_attributes(n, &x, w.dims + 2, &s))
+        return false;
+    kl_tensor y = kl_conv(kl_permute(onnx_in(n, 0), front), kl_permute(onnx_in(n, 1), front), onnx_in(n, 2), s.stride,
+                          s.low, s.high, s.dilation, onnx_attr_int32(n, "group", 1));
+    return onnx_give(n, 0, kl_permute(y, back));
+}
+
 bool onnx_conv_transpose(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);

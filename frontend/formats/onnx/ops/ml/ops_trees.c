@@ -3,31 +3,16 @@
  * The nodes of all trees are rows of tables: the feature, the number it is compared with, and the rows that follow.  A
  * leaf is followed by itself, so as many rounds as the deepest tree has levels bring each row of the operand to a leaf
  * of each tree; a leaf has a weight for each target. */
-#include "frontend/formats/onnx/onnx.h"
+#include "frontend/formats/onnx/ops/ml/trees.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { TREE_NODES = 1 << 22, TREE_LEVELS = 256, TREE_TARGETS = 1 << 16 };
-enum tree_mode { MODE_LEQ, MODE_LT, MODE_GTE, MODE_GT, MODE_EQ, MODE_NEQ, MODE_LEAF, MODES };
 static const char *const mode_names[MODES] = {"BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ",
-                                              "BRANCH_NEQ", "LEAF"};
-
-struct tree_key { int64_t tree, id; size_t row; }; /* a node, as the file numbers it */
-struct trees {
-    struct node *n;
-    size_t nodes, roots, targets;
-    struct tree_key *key;           /* sorted */
-    struct array *feature, *value, *yes, *no, *mode, *missing, *weight, *root;
-    bool has_mode[MODES], has_missing;
-    bool one, positive;             /* the weights are of one target only; none is negative */
-    int64_t target;                 /*   that target */
-    int levels;
-};
+                                              "BRANCH_NEQ", NULL, "LEAF"};
 
 /* ---- attributes ---- */
 
-/* The integers of an attribute that has to have `count`; NULL: reported. */
-static const int64_t *tree_ints(struct node *n, const char *name, size_t count)
+const int64_t *tree_ints(struct node *n, const char *name, size_t count)
 {
     const Onnx__AttributeProto *a = onnx_attr(n, name);
     if (a && a->n_ints == count)
@@ -74,7 +59,7 @@ static size_t tree_row(const struct trees *t, int64_t tree, int64_t id)
     return at ? at->row : t->nodes;
 }
 
-static struct array *tree_array(struct trees *t, kl_dtype d, size_t rows, size_t columns)
+struct array *tree_array(struct trees *t, kl_dtype d, size_t rows, size_t columns)
 {
     struct array *a = array_new(d, columns ? 2 : 1, (int64_t[]){(int64_t)rows, (int64_t)columns});
     if (a)
@@ -87,13 +72,21 @@ static struct array *tree_array(struct trees *t, kl_dtype d, size_t rows, size_t
 static bool tree_mode_of(struct trees *t, size_t i, const ProtobufCBinaryData *name)
 {
     unsigned m = 0;
-    while (m < MODES && (strlen(mode_names[m]) != name->len || memcmp(mode_names[m], name->data, name->len)))
+    while (m < MODES && (!mode_names[m] || strlen(mode_names[m]) != name->len ||
+                         memcmp(mode_names[m], name->data, name->len)))
         m++;
     if (m == MODES)
         return onnx_fails(t->n, KL_ERR_ARGUMENT, "node %zu has a mode that is not known", i);
     ((uint8_t *)t->mode->data)[i] = (uint8_t)m;
     t->has_mode[m] = true;
     return true;
+}
+
+bool tree_tables(struct trees *t)
+{
+    return (t->feature = tree_array(t, KL_I64, t->nodes, 0)) && (t->value = tree_array(t, t->dtype, t->nodes, 0)) &&
+           (t->yes = tree_array(t, KL_I64, t->nodes, 0)) && (t->no = tree_array(t, KL_I64, t->nodes, 0)) &&
+           (t->mode = tree_array(t, KL_U8, t->nodes, 0)) && (t->missing = tree_array(t, KL_BOOL, t->nodes, 0));
 }
 
 /* Fills the tables of nodes. */
@@ -111,9 +104,7 @@ static bool tree_nodes(struct trees *t)
         !(id = tree_ints(n, "nodes_nodeids", t->nodes)) || !(yes = tree_ints(n, "nodes_truenodeids", t->nodes)) ||
         !(no = tree_ints(n, "nodes_falsenodeids", t->nodes)) || !tree_sort(t, tree, id))
         return false;
-    if (!(t->feature = tree_array(t, KL_I64, t->nodes, 0)) || !(t->value = tree_array(t, KL_F32, t->nodes, 0)) ||
-        !(t->yes = tree_array(t, KL_I64, t->nodes, 0)) || !(t->no = tree_array(t, KL_I64, t->nodes, 0)) ||
-        !(t->mode = tree_array(t, KL_U8, t->nodes, 0)) || !(t->missing = tree_array(t, KL_BOOL, t->nodes, 0)))
+    if (!tree_tables(t))
         return false;
     for (size_t i = 0; i < t->nodes; i++) {
         if (!tree_mode_of(t, i, &modes->strings[i]))
@@ -134,17 +125,10 @@ static bool tree_nodes(struct trees *t)
     return true;
 }
 
-/* Finds the first node of each tree, and the levels, of which a cycle would have no end. */
-static bool tree_roots(struct trees *t)
+bool tree_levels(struct trees *t)
 {
-    int64_t *level = calloc(t->nodes + 1, sizeof *level), *root = calloc(t->nodes + 1, sizeof *root);
-    bool ok = (level && root) || onnx_fails(t->n, KL_ERR_MEMORY, "out of memory"), moved = true;
-    for (size_t i = 0; ok && i < t->nodes; i++) {
-        if (!i || t->key[i].tree != t->key[i - 1].tree)
-            root[t->roots++] = INT64_MAX;
-        int64_t *first = &root[t->roots - 1], row = (int64_t)t->key[i].row;
-        *first = row < *first ? row : *first;
-    }
+    int64_t *level = calloc(t->nodes + 1, sizeof *level);
+    bool ok = level || onnx_fails(t->n, KL_ERR_MEMORY, "out of memory"), moved = true;
     while (ok && moved) {
         moved = false;
         for (size_t i = 0; ok && i < t->nodes; i++)
@@ -158,10 +142,24 @@ static bool tree_roots(struct trees *t)
         if (t->levels > TREE_LEVELS)
             ok = onnx_fails(t->n, KL_ERR_ARGUMENT, "a tree has more than %d levels, or a cycle", TREE_LEVELS);
     }
-    ok = ok && (t->root = tree_array(t, KL_I64, 1, t->roots));
+    free(level);
+    return ok;
+}
+
+/* Finds the first node of each tree, and the levels. */
+static bool tree_roots(struct trees *t)
+{
+    int64_t *root = calloc(t->nodes + 1, sizeof *root);
+    bool ok = root || onnx_fails(t->n, KL_ERR_MEMORY, "out of memory");
+    for (size_t i = 0; ok && i < t->nodes; i++) {
+        if (!i || t->key[i].tree != t->key[i - 1].tree)
+            root[t->roots++] = INT64_MAX;
+        int64_t *first = &root[t->roots - 1], row = (int64_t)t->key[i].row;
+        *first = row < *first ? row : *first;
+    }
+    ok = ok && tree_levels(t) && (t->root = tree_array(t, KL_I64, 1, t->roots));
     if (ok)
         memcpy(t->root->data, root, t->roots * sizeof *root);
-    free(level);
     free(root);
     return ok;
 }
@@ -216,6 +214,12 @@ static kl_tensor tree_compare(enum tree_mode m, kl_tensor x, kl_tensor v)
     }
 }
 
+/* Is the feature a member of the node's set? */
+static kl_tensor tree_is_member(struct trees *t, kl_tensor seen, kl_tensor at)
+{
+    return kl_any(kl_eq(kl_unsqueeze(seen, -1), tree_take(t, t->member, at)), 1, (int[]){-1}, false);
+}
+
 /* One level down: at, rows of the tables, [N, trees]. */
 static kl_tensor tree_step(struct trees *t, kl_tensor x, kl_tensor at)
 {
@@ -224,7 +228,7 @@ static kl_tensor tree_step(struct trees *t, kl_tensor x, kl_tensor at)
     for (unsigned m = 0; m < MODE_LEAF; m++) {
         if (!t->has_mode[m])
             continue;
-        kl_tensor c = tree_compare((enum tree_mode)m, seen, v);
+        kl_tensor c = m == MODE_MEMBER ? tree_is_member(t, seen, at) : tree_compare((enum tree_mode)m, seen, v);
         goes = !goes.id ? c : kl_where(kl_eq(tree_take(t, t->mode, at), onnx_number(t->n, KL_U8, m)), c, goes);
     }
     if (t->has_missing)
@@ -232,8 +236,7 @@ static kl_tensor tree_step(struct trees *t, kl_tensor x, kl_tensor at)
     return kl_where(goes, tree_take(t, t->yes, at), tree_take(t, t->no, at));
 }
 
-/* Sums of the leaves' weights [N, targets]; kl_none: reported. */
-static kl_tensor tree_sums(struct trees *t)
+kl_tensor tree_leaves(struct trees *t)
 {
     struct type x;
     if (!onnx_type(t->n, 0, &x))
@@ -244,16 +247,16 @@ static kl_tensor tree_sums(struct trees *t)
                               (long long)((int64_t *)t->feature->data)[i], (long long)x.dims[1]), kl_none;
     if (x.rank != 2)
         return onnx_fails(t->n, KL_ERR_SHAPE, "an operand of %d axes, not rows of features", x.rank), kl_none;
-    kl_tensor row = kl_cast(onnx_in(t->n, 0), KL_F32);
+    kl_tensor row = kl_cast(onnx_in(t->n, 0), t->dtype);
     kl_tensor at = kl_expand(onnx_tensor(t->n, array_ref(t->root)), 2, (int64_t[]){x.dims[0], (int64_t)t->roots});
     for (int i = 0; i < t->levels; i++)
         at = tree_step(t, row, at);
-    return kl_sum(tree_take(t, t->weight, at), 1, (int[]){1}, false);
+    return tree_take(t, t->weight, at);
 }
 
-static void trees_free(struct trees *t)
+void trees_free(struct trees *t)
 {
-    struct array *all[] = {t->feature, t->value, t->yes, t->no, t->mode, t->missing, t->weight, t->root};
+    struct array *all[] = {t->feature, t->value, t->yes, t->no, t->mode, t->missing, t->weight, t->root, t->member};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         array_unref(all[i]);
     free(t->key);
@@ -268,7 +271,8 @@ static kl_tensor trees_compute(struct trees *t, const char *prefix)
         return onnx_fails(t->n, KL_ERR_ARGUMENT, "its aggregate_function is neither SUM nor AVERAGE"), kl_none;
     if (!tree_nodes(t) || !tree_roots(t) || !tree_weights(t, prefix))
         return kl_none;
-    kl_tensor sums = tree_sums(t);
+    kl_tensor sums = tree_leaves(t);
+    sums = sums.id ? kl_sum(sums, 1, (int[]){1}, false) : sums;
     if (sums.id && average)
         sums = kl_div(sums, onnx_number(t->n, KL_F32, (double)t->roots));
     if (!sums.id || !base || !base->n_floats)
@@ -297,7 +301,7 @@ static kl_tensor tree_transform(struct node *n, kl_tensor y)
 bool onnx_tree_regressor(struct node *n)
 {
     int64_t targets = onnx_attr_int(n, "n_targets", 1);
-    struct trees t = {.n = n, .targets = targets < 0 ? 0 : (size_t)targets};
+    struct trees t = {.n = n, .dtype = KL_F32, .targets = targets < 0 ? 0 : (size_t)targets};
     kl_tensor y = trees_compute(&t, "target_");
     trees_free(&t);
     y = y.id ? tree_transform(n, y) : y;
@@ -329,7 +333,7 @@ bool onnx_tree_classifier(struct node *n)
     const Onnx__AttributeProto *labels = onnx_attr(n, "classlabels_int64s"), *base = onnx_attr(n, "base_values");
     if (!labels || !labels->n_ints)
         return onnx_fails(n, KL_ERR_TYPE, "its classes are not integers (classlabels_int64s)");
-    struct trees t = {.n = n, .targets = labels->n_ints};
+    struct trees t = {.n = n, .dtype = KL_F32, .targets = labels->n_ints};
     kl_tensor sums = trees_compute(&t, "class_"), at = kl_none, scores = kl_none;
     bool two = sums.id && t.targets == 2 && t.one;
     if (two && base && base->n_floats)
