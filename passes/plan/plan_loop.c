@@ -29,6 +29,8 @@ static bool command_may_inline(const struct loop_kernel *b, const struct command
 {
     if (c->kind == CMD_COPY)
         return c->device == c->from;
+    if (c->kind == CMD_REGION)
+        return loop_cond_fits(b, c);
     return c->kind == CMD_KERNEL && !kernel_of(b, c)->sched.grain && kernel_may_inline(kernel_of(b, c));
 }
 
@@ -81,8 +83,7 @@ bool loop_array_outside(struct loop_kernel *b, struct inline_array *a, uint32_t 
     return !b->mem.failed;
 }
 
-/* The memory of argument i of a command of the body; NULL: it is the kernel's own. */
-static struct inline_array *array_of(struct loop_kernel *b, const struct command *c, uint32_t i)
+struct inline_array *loop_argument(struct loop_kernel *b, const struct command *c, uint32_t i)
 {
     switch (c->arg[i].kind) {
     case LOC_INPUT: return &b->input[c->arg[i].index];
@@ -122,9 +123,9 @@ static bool make_values(struct loop_kernel *b)
     for (uint32_t c = 0; c < b->sub->ncmd; c++)
         for (uint32_t i = 0; i < b->sub->cmd[c].narg; i++) {
             const struct command *m = &b->sub->cmd[c];
-            struct inline_array *a = array_of(b, m, i);
+            struct inline_array *a = loop_argument(b, m, i);
             bool arena = m->arg[i].kind == LOC_ARENA || m->arg[i].kind == LOC_LAYOUT;
-            if (arena && !a->local && !value_make(b, a, m->value[i], &m->arg[i]))
+            if (arena && m->value[i] && !a->local && !value_make(b, a, m->value[i], &m->arg[i]))
                 return false;
         }
     return true;
@@ -135,13 +136,15 @@ static bool make_values(struct loop_kernel *b)
 static bool inline_command(struct loop_kernel *b, const struct command *c)
 {
     if (c->kind == CMD_COPY) {
-        inline_copy(b->k, array_of(b, c, 0), array_of(b, c, 1));
+        inline_copy(b->k, loop_argument(b, c, 0), loop_argument(b, c, 1));
         return true;
     }
+    if (c->kind == CMD_REGION)
+        return loop_inline_cond(b, c);
     const struct kernel *k = kernel_of(b, c);
     struct inline_array **array = mem_arena_alloc(&b->mem, (k->nbuf + 1) * sizeof *array);
     for (uint32_t i = 0; array && i < k->nbuf; i++) {
-        if ((array[i] = array_of(b, c, i)))
+        if ((array[i] = loop_argument(b, c, i)))
             continue;
         if (!(array[i] = mem_arena_alloc(&b->mem, sizeof *array[i])))
             return false;
@@ -161,13 +164,20 @@ bool loop_inline_region(struct loop_kernel *b)
     return true;
 }
 
+/* Does the command read its argument i? */
+static bool is_read(const struct loop_kernel *b, const struct command *m, uint32_t i)
+{
+    if (m->kind == CMD_REGION)
+        return i < node_nin(node_at(b->body, m->region));
+    return m->kind == CMD_COPY ? i == 1 : kernel_of(b, m)->buf[i].role == BUF_IN;
+}
+
 static bool yield_is_read(const struct loop_kernel *b, uint32_t yield)
 {
     for (uint32_t c = 0; c < b->sub->ncmd; c++) {
         const struct command *m = &b->sub->cmd[c];
         for (uint32_t i = 0; i < m->narg; i++)
-            if (m->arg[i].kind == LOC_OUT && m->arg[i].index == yield &&
-                (m->kind == CMD_COPY ? i == 1 : kernel_of(b, m)->buf[i].role == BUF_IN))
+            if (m->arg[i].kind == LOC_OUT && m->arg[i].index == yield && is_read(b, m, i))
                 return true;
     }
     return false;

@@ -39,11 +39,17 @@ bool loop_array(struct loop_kernel *b, struct inline_array *a, unsigned dtype, i
 bool loop_array_in_memory(struct loop_kernel *b, struct inline_array *a, unsigned dtype, int64_t count);
 /* An array of the caller: lbuf, from element `first` on, which may change with the iteration. */
 bool loop_array_outside(struct loop_kernel *b, struct inline_array *a, uint32_t lbuf, val first, int64_t count);
+/* The memory of argument i of a command of the region; NULL: it is the kernel's own. */
+struct inline_array *loop_argument(struct loop_kernel *b, const struct command *c, uint32_t i);
 /* Makes what the region's commands store, and inlines them.  false: they cannot be. */
 bool loop_inline_region(struct loop_kernel *b);
 /* The kernel, if `emitted`; NULL: it has none, or *p->e.  flops: of all iterations. */
 struct kernel *loop_finish(struct loop_kernel *b, bool emitted, int64_t flops);
 double loop_region_flops(const struct loop_kernel *b);
 int64_t loop_work(const struct loop_kernel *b, const struct kernel *k); /* what the kernel takes */
+
+/* ---- plan_loop_cond.c ---- */
+bool loop_cond_fits(const struct loop_kernel *b, const struct command *c); /* of a region op's command: may it? */
+bool loop_inline_cond(struct loop_kernel *b, const struct command *c);
 
 #endif

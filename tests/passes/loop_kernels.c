@@ -60,8 +60,28 @@ static void nested(struct graph *b, const ref *in, int64_t n)
     yield(b, in[2]);
 }
 
+/* If a's sum is below x's: b, and a's sums with x; else a times x, and a. */
+static void branching(struct graph *b, const ref *in, int64_t n)
+{
+    struct graph *yes = graph_new("then"), *no = graph_new("else");
+    struct shape s = shape_make(1, &n), scalar = {0};
+    ref y[] = {n_input(yes, KL_F32, &s, "a"), n_input(yes, KL_F32, &s, "b"), n_input(yes, KL_F32, &s, "x")};
+    ref z[] = {n_input(no, KL_F32, &s, "a"), n_input(no, KL_F32, &s, "b"), n_input(no, KL_F32, &s, "x")};
+    yield(yes, y[1]);
+    yield(yes, n_add(yes, n_broadcast(yes, n_reduce(yes, OP_sum, y[0], 1), &s), y[2]));
+    yield(no, n_mul(no, z[0], z[2]));
+    yield(no, z[0]);
+    ref sum[2] = {n_reduce(b, OP_sum, in[0], 1), n_reduce(b, OP_sum, in[2], 1)};
+    ref less = n_reshape(b, n_lt(b, sum[0], sum[1]), &scalar);
+    ref cond = graph_add_region(b, &(struct node){.op = OP_cond}, (ref[]){less, in[0], in[1], in[2]}, 4,
+                                (struct graph *[]){yes, no});
+    yield(b, n_proj(b, cond, 0));
+    yield(b, n_add(b, n_proj(b, cond, 1), in[1]));
+    yield(b, n_proj(b, cond, 1));
+}
+
 static const struct { const char *name; loop_body *body; } bodies[] = {
-    {"swapped", swapped}, {"products", products}, {"indexed", indexed}, {"nested", nested}};
+    {"swapped", swapped}, {"products", products}, {"indexed", indexed}, {"nested", nested}, {"branching", branching}};
 
 static struct graph *make_loop(loop_body *make, int64_t n, int64_t length, bool reverse)
 {
