@@ -202,7 +202,7 @@ kl_status kl_ema_update(kl_ema *e)
     kl_status s = KL_OK;
     for (int i = 0; i < e->held->n && s == KL_OK; i++) {
         kl_tensor state = e->held->of[i].state, now = train_widen(kl_detach(e->held->of[i].param));
-        s = kl_assign(state, rule_blend(state, e->decay, now));
+        s = kl_assign(state, rule_blend(NULL, state, e->decay, now));
     }
     return s;
 }

@@ -109,12 +109,25 @@ kl_status kl_optimizer_attach(kl_optimizer *o, const kl_params *params)
 
 /* ---- numbers ---- */
 
+kl_tensor rule_scalar(struct rule_scalars *s, kl_tensor a, double x, const char *name)
+{
+    kl_device device = kl_device_of(a);
+    kl_dtype dtype = kl_dtype_of(a);
+    for (struct rule_scalar *k = s->v; k < s->v + s->n; k++)
+        if (!memcmp(&k->x, &x, sizeof x) && k->name == name && k->device.id == device.id && k->dtype == dtype)
+            return k->scalar;
+    kl_tensor scalar = kl_scalar(device, dtype, x);
+    if (name)
+        kl_set_name(scalar, name);
+    if (s->n < MAX_RULE_SCALARS)
+        s->v[s->n++] = (struct rule_scalar){x, name, device, dtype, scalar};
+    return scalar;
+}
+
 kl_tensor rule_number(struct update *u, enum rule_number which, kl_tensor a)
 {
-    kl_tensor k = kl_scalar(kl_device_of(a), kl_dtype_of(a), u->x[which]);
-    kl_set_name(k, u->o->name[which]);
     u->o->used[which] = true;
-    return k;
+    return rule_scalar(u->scalars, a, u->x[which], u->o->name[which]);
 }
 
 kl_tensor rule_times(struct update *u, enum rule_number which, kl_tensor a)
@@ -125,17 +138,18 @@ kl_tensor rule_times(struct update *u, enum rule_number which, kl_tensor a)
 kl_tensor rule_rated(struct update *u, kl_tensor a)
 {
     kl_tensor rate = rule_number(u, NUMBER_RATE, a);
-    return kl_mul(a, u->rate == 1 ? rate : kl_mul_scalar(rate, u->rate));
+    return kl_mul(a, u->rate == 1 ? rate : kl_mul(rate, rule_scalar(u->scalars, rate, u->rate, NULL)));
 }
 
 /* Computes the average as a step from the value with the larger weight to the other one.  This is one multiplication,
  * and if both values are equal the result is, too.  A sum of two products would have weights that are rounded
  * independently: 0.999f and 0.001f sum to 1 + 1.3e-8, and an average would settle 1.3e-5 too high. */
-kl_tensor rule_blend(kl_tensor a, double beta, kl_tensor b)
+kl_tensor rule_blend(struct rule_scalars *s, kl_tensor a, double beta, kl_tensor b)
 {
     kl_tensor near = beta < 0.5 ? b : a, far = beta < 0.5 ? a : b;
     double step = beta < 0.5 ? beta : 1 - beta;
-    return kl_add(near, kl_mul_scalar(kl_sub(far, near), step));
+    kl_tensor way = kl_sub(far, near);
+    return kl_add(near, s ? kl_mul(way, rule_scalar(s, way, step, NULL)) : kl_mul_scalar(way, step));
 }
 
 /* While gradients stay 0, a state decays to a subnormal number and stays there.  Arithmetic with subnormal numbers
@@ -150,10 +164,10 @@ kl_tensor rule_flushed(kl_tensor x, double step, enum rule_sign sign)
     return kl_where(tiny, kl_const(device, dtype, 0), x);
 }
 
-kl_tensor rule_average(kl_tensor a, double beta, kl_tensor b, enum rule_sign sign)
+kl_tensor rule_average(struct rule_scalars *s, kl_tensor a, double beta, kl_tensor b, enum rule_sign sign)
 {
     double step = beta < 0.5 ? beta : 1 - beta;
-    return rule_flushed(rule_blend(a, beta, b), step > 0 ? step : 1, sign);
+    return rule_flushed(rule_blend(s, a, beta, b), step > 0 ? step : 1, sign);
 }
 
 kl_tensor rule_decayed(struct update *u, double weight_decay)
@@ -164,7 +178,8 @@ kl_tensor rule_decayed(struct update *u, double weight_decay)
         return p;
     if (factor == 1)
         return rule_times(u, NUMBER_DECAY, p);
-    kl_tensor part = kl_mul_scalar(rule_number(u, NUMBER_LR, p), factor * weight_decay);
+    kl_tensor part = rule_number(u, NUMBER_LR, p);
+    part = kl_mul(part, rule_scalar(u->scalars, part, factor * weight_decay, NULL));
     return kl_sub(p, kl_mul(p, part));
 }
 
@@ -209,6 +224,7 @@ static kl_param optimizer_param(const kl_optimizer *o, int i)
 static kl_status optimizer_update(kl_optimizer *o, const kl_tensor *g, double lr)
 {
     double x[NUMBERS] = {0};
+    struct rule_scalars scalars = {.n = 0};
     o->rule->numbers(o, o->steps + 1, lr, x);
     memset(o->used, 0, sizeof o->used);
     for (int i = 0; i < o->n; i++) {
@@ -224,7 +240,7 @@ static kl_status optimizer_update(kl_optimizer *o, const kl_tensor *g, double lr
             return kl_failf(NULL, KL_ERR_TYPE, "gradient %d is %s, its parameter %s", i, kl_dtype_name(has_dtype),
                             kl_dtype_name(want_dtype));
         struct update u = {o, &o->of[i], train_widen(o->of[i].param), train_widen(g[i]), is.rate,
-                           is.decay, x};
+                           is.decay, x, &scalars};
         kl_status s = o->rule->update(&u);
         if (s != KL_OK)
             return s;

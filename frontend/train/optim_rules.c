@@ -18,6 +18,16 @@ static void rule_plain_numbers(double lr, double weight_decay, double *x)
     x[NUMBER_DECAY] = 1 - lr * weight_decay;
 }
 
+static kl_tensor rule_mul(struct update *u, kl_tensor a, double x)
+{
+    return kl_mul(a, rule_scalar(u->scalars, a, x, NULL));
+}
+
+static kl_tensor rule_add(struct update *u, kl_tensor a, double x)
+{
+    return kl_add(a, rule_scalar(u->scalars, a, x, NULL));
+}
+
 /* Records the new value of p, rounded once if p is a half float. */
 static kl_status rule_move(struct update *u, kl_tensor p, kl_tensor step)
 {
@@ -29,7 +39,7 @@ static kl_tensor rule_coupled(struct update *u, double weight_decay)
 {
     if (weight_decay * u->decay == 0)
         return u->g;
-    return kl_add(u->g, kl_mul_scalar(u->p, weight_decay * u->decay));
+    return kl_add(u->g, rule_mul(u, u->p, weight_decay * u->decay));
 }
 
 /* ---- options ---- */
@@ -79,11 +89,11 @@ static kl_status sgd_update(struct update *u)
     const kl_sgd_options *s = &u->o->is.sgd;
     kl_tensor g = rule_coupled(u, s->weight_decay), v = g;
     if (s->momentum != 0) {
-        v = rule_flushed(kl_add(kl_mul_scalar(u->of->state[0], s->momentum), g), 1, RULE_ANY_SIGN);
+        v = rule_flushed(kl_add(rule_mul(u, u->of->state[0], s->momentum), g), 1, RULE_ANY_SIGN);
         kl_assign(u->of->state[0], v);
     }
     if (s->nesterov)
-        v = kl_add(kl_mul_scalar(v, s->momentum), g);
+        v = kl_add(rule_mul(u, v, s->momentum), g);
     return rule_move(u, u->p, rule_rated(u, v));
 }
 
@@ -125,12 +135,12 @@ static kl_status adam_update(struct update *u)
 {
     const kl_adam_options *a = &u->o->is.adam;
     kl_tensor p = u->p;
-    kl_tensor m = rule_average(u->of->state[0], a->beta1, u->g, RULE_ANY_SIGN);
-    kl_tensor v = rule_average(u->of->state[1], a->beta2, kl_mul(u->g, u->g), RULE_SQUARES);
-    kl_tensor root = kl_add_scalar(rule_times(u, NUMBER_ROOT, kl_sqrt(v)), a->eps);
+    kl_tensor m = rule_average(u->scalars, u->of->state[0], a->beta1, u->g, RULE_ANY_SIGN);
+    kl_tensor v = rule_average(u->scalars, u->of->state[1], a->beta2, kl_mul(u->g, u->g), RULE_SQUARES);
+    kl_tensor root = rule_add(u, rule_times(u, NUMBER_ROOT, kl_sqrt(v)), a->eps);
     kl_tensor rate = rule_number(u, NUMBER_RATE, p);
     if (u->rate != 1)
-        rate = kl_mul_scalar(rate, u->rate);
+        rate = rule_mul(u, rate, u->rate);
     kl_tensor move = kl_mul(kl_div(rate, root), m);
     p = rule_decayed(u, a->weight_decay);
     kl_assign(u->of->state[0], m);
@@ -167,9 +177,9 @@ static void lion_numbers(const kl_optimizer *o, int64_t step, double lr, double 
 static kl_status lion_update(struct update *u)
 {
     const kl_lion_options *l = &u->o->is.lion;
-    kl_tensor m = u->of->state[0], way = kl_sign(rule_blend(m, l->beta1, u->g));
+    kl_tensor m = u->of->state[0], way = kl_sign(rule_blend(u->scalars, m, l->beta1, u->g));
     kl_tensor p = rule_decayed(u, l->weight_decay), move = rule_rated(u, way);
-    kl_assign(m, rule_average(m, l->beta2, u->g, RULE_ANY_SIGN));
+    kl_assign(m, rule_average(u->scalars, m, l->beta2, u->g, RULE_ANY_SIGN));
     return rule_move(u, p, move);
 }
 
@@ -203,18 +213,18 @@ static kl_status rmsprop_update(struct update *u)
 {
     const kl_rmsprop_options *r = &u->o->is.rmsprop;
     kl_tensor *state = u->of->state, g = rule_coupled(u, r->weight_decay);
-    kl_tensor v = rule_average(state[0], r->alpha, kl_mul(g, g), RULE_SQUARES), square = v;
+    kl_tensor v = rule_average(u->scalars, state[0], r->alpha, kl_mul(g, g), RULE_SQUARES), square = v;
     kl_assign(state[0], v);
     if (r->centered) {
-        kl_tensor a = rule_average(state[1], r->alpha, g, RULE_ANY_SIGN);
+        kl_tensor a = rule_average(u->scalars, state[1], r->alpha, g, RULE_ANY_SIGN);
         square = kl_maximum_scalar(kl_sub(v, kl_mul(a, a)), 0); /* the rounded difference may be
                                                                                           negative */
         kl_assign(state[1], a);
     }
-    kl_tensor move = kl_div(g, kl_add_scalar(kl_sqrt(square), r->eps));
+    kl_tensor move = kl_div(g, rule_add(u, kl_sqrt(square), r->eps));
     if (r->momentum != 0) {
         kl_tensor m = state[1 + r->centered];
-        move = rule_flushed(kl_add(kl_mul_scalar(m, r->momentum), move), 1, RULE_ANY_SIGN);
+        move = rule_flushed(kl_add(rule_mul(u, m, r->momentum), move), 1, RULE_ANY_SIGN);
         kl_assign(m, move);
     }
     return rule_move(u, u->p, rule_rated(u, move));
@@ -264,7 +274,7 @@ static kl_tensor adafactor_rms(kl_tensor a)
 static kl_tensor adafactor_direction(struct update *u)
 {
     kl_tensor *state = u->of->state;
-    kl_tensor square = kl_add_scalar(kl_mul(u->g, u->g), u->o->is.adafactor.eps1);
+    kl_tensor square = rule_add(u, kl_mul(u->g, u->g), u->o->is.adafactor.eps1);
     if (kl_rank(u->of->param) < 2)
         return kl_div(u->g, kl_sqrt(adafactor_blend(u, state[0], square)));
     int last = -1, before = -2;
@@ -280,9 +290,9 @@ static kl_status adafactor_update(struct update *u)
     const kl_adafactor_options *a = &u->o->is.adafactor;
     kl_tensor p = u->p, move = adafactor_direction(u), rate = rule_number(u, NUMBER_RATE, p);
     if (a->clip > 0)
-        move = kl_div(move, kl_maximum_scalar(kl_mul_scalar(adafactor_rms(move), 1 / a->clip), 1));
+        move = kl_div(move, kl_maximum_scalar(rule_mul(u, adafactor_rms(move), 1 / a->clip), 1));
     if (u->rate != 1)
-        rate = kl_mul_scalar(rate, u->rate);
+        rate = rule_mul(u, rate, u->rate);
     if (!a->unscaled)
         rate = kl_mul(rate, kl_maximum_scalar(adafactor_rms(p), a->eps2));
     return rule_move(u, rule_decayed(u, a->weight_decay), kl_mul(move, rate));

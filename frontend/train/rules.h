@@ -23,6 +23,14 @@ struct tracked {
     kl_tensor state[STATES]; /* kl_none: the rule has no such state */
 };
 
+/* Numbers that a step has recorded as scalars, one for all parameters: their updates are then equal kernels. */
+enum { MAX_RULE_SCALARS = 32 };
+struct rule_scalars {
+    struct rule_scalar { double x; const char *name; kl_device device; kl_dtype dtype; kl_tensor scalar; }
+        v[MAX_RULE_SCALARS];
+    int n;
+};
+
 /* The update of one parameter while it is recorded. */
 struct update {
     kl_optimizer *o;
@@ -30,6 +38,7 @@ struct update {
     kl_tensor p, g;          /* the parameter and its gradient, in the dtype of the computation */
     double rate, decay;      /* the parameter's factors */
     const double *x;         /* the numbers */
+    struct rule_scalars *scalars; /* of the step */
 };
 
 struct rule {
@@ -58,19 +67,21 @@ struct kl_optimizer {
     struct tracked of[];
 };
 
-/* For rules.  rule_number: a number as a scalar of a's dtype and device.  rule_times: a times this number.  rule_rated:
+/* For rules.  rule_scalar: x as a scalar of a's dtype and device, with a name or NULL, the same for the same arguments.
+ * rule_number: a number as such a scalar.  rule_times: a times this number.  rule_rated:
  * a times the learning rate of u's parameter. */
+kl_tensor rule_scalar(struct rule_scalars *s, kl_tensor a, double x, const char *name);
 kl_tensor rule_number(struct update *u, enum rule_number which, kl_tensor a);
 kl_tensor rule_times(struct update *u, enum rule_number which, kl_tensor a);
 kl_tensor rule_rated(struct update *u, kl_tensor a);
-/* beta * a + (1 - beta) * b */
-kl_tensor rule_blend(kl_tensor a, double beta, kl_tensor b);
+/* beta * a + (1 - beta) * b.  s may be NULL. */
+kl_tensor rule_blend(struct rule_scalars *s, kl_tensor a, double beta, kl_tensor b);
 /* Returns x, the new value of a state, but 0 where |x| (for squares: x) is below the smallest normal number / step. */
 enum rule_sign { RULE_ANY_SIGN, RULE_SQUARES };
 kl_tensor rule_flushed(kl_tensor x, double step, enum rule_sign sign);
 /* The next value of a state that is a moving average: rule_blend, then rule_flushed, so that the next value is not
  * subnormal. */
-kl_tensor rule_average(kl_tensor a, double beta, kl_tensor b, enum rule_sign sign);
+kl_tensor rule_average(struct rule_scalars *s, kl_tensor a, double beta, kl_tensor b, enum rule_sign sign);
 /* The parameter times 1 - lr weight_decay, with the parameter's factors. */
 kl_tensor rule_decayed(struct update *u, double weight_decay);
 
