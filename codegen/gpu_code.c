@@ -5,13 +5,13 @@
 
 struct gpu_image_head {
     char magic[8];
-    uint32_t threads, nbuf, dynamic_bytes, nview;
+    uint32_t threads, nbuf, dynamic_bytes, nview, table, none;
     char function[GPU_FUNCTION_SIZE];
     struct hash128 module;         /* as in struct gpu_code */
     uint64_t size;                 /* size of the binary; 0 if it is a module's.  Before the binary come the bytes of
                                       `local`, one per buffer, padded to a multiple of 8, and the views */
 };
-static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '4'};
+static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '5'};
 
 static size_t round_up_8(size_t n) { return (n + 7) & ~(size_t)7; }
 
@@ -40,8 +40,8 @@ bool gpu_code_open(const struct code *c, const struct code *module, struct gpu_c
         return err_set(e, KL_ERR_COMPILE, "the code of a kernel for a GPU is damaged");
     const char *at = c->bytes;
     const uint8_t *local = (const uint8_t *)at + sizeof h;
-    *out = (struct gpu_code){.threads = h.threads, .nbuf = h.nbuf, .dynamic_bytes = h.dynamic_bytes, .local = local,
-                             .view = (const void *)(local + round_up_8(h.nbuf)), .nview = h.nview,
+    *out = (struct gpu_code){.threads = h.threads, .nbuf = h.nbuf, .table = h.table, .dynamic_bytes = h.dynamic_bytes,
+                             .local = local, .view = (const void *)(local + round_up_8(h.nbuf)), .nview = h.nview,
                              .function = at + offsetof(struct gpu_image_head, function), .module = h.module,
                              .binary = shared ? module->bytes : at + before, .size = shared ? module->size : h.size};
     return true;
@@ -68,7 +68,7 @@ bool gpu_code_join(const struct source_info *info, const struct kernel *k, const
     uint32_t nbuf = k->nbuf, nview = 0;
     for (uint32_t b = 0; b < nbuf; b++)
         nview += k->buf[b].role == BUF_VIEW;
-    struct gpu_image_head h = {.nview = nview, .threads = info->threads, .nbuf = nbuf,
+    struct gpu_image_head h = {.nview = nview, .threads = info->threads, .nbuf = nbuf, .table = kernel_members(k) > 1,
                                .dynamic_bytes = info->dynamic_bytes, .module = module,
                                .size = binary ? binary->size : 0};
     memcpy(h.magic, magic, sizeof magic);

@@ -17,6 +17,7 @@ struct gpu_view {
 struct gpu_code {
     uint32_t threads;              /* threads of a block */
     uint32_t nbuf;                 /* number of the kernel's lbufs */
+    uint32_t table;                /* 1: the kernel has one parameter for all buffers, an array of their addresses */
     uint32_t dynamic_bytes;        /* bytes of dynamic shared memory that a launch must give each block */
     const uint8_t *local;         /* per lbuf: it is not an argument */
     const struct gpu_view *view; uint32_t nview;

@@ -9,6 +9,7 @@
     "typedef int i32;\ntypedef unsigned int u32;\ntypedef long long i64;\ntypedef unsigned long long u64;\n" \
     "typedef float f32;\ntypedef double f64;\ntypedef u16 f16;\ntypedef u16 bf16;\n" \
     "template <class T, int n> struct alignas(sizeof(T) * n) pack { T v[n]; };\n" \
+    "template <unsigned n> struct addresses { u64 at[n]; };\n" \
     "#define f32_of_bits(x) __uint_as_float(x)\n#define bits_of_f32(x) __float_as_uint(x)\n" \
     "#define f64_of_bits(x) __longlong_as_double(i64(x))\n#define bits_of_f64(x) u64(__double_as_longlong(x))\n" \
     "#define fma_f32 fmaf\n#define fma_f64 fma\n#define sqrt_f32 sqrtf\n#define sqrt_f64 sqrt\n" \
@@ -80,6 +81,7 @@
     "    return x;\n}\n" \
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
     "    return h;\n}\n" \
+    "#define ADDRESSES(n) const __grid_constant__ addresses<n>\n" \
     "#define TILE_BOUNDS(n, all) __launch_bounds__(n, n < all ? all / n : 1)\n" \
     "#define CHAIN_BOUNDS(n) __launch_bounds__(n)\n" \
     "#ifndef SHARED_ARENA\n#define SHARED_ARENA(bytes) alignas(1024) extern __shared__ u8 arena[]\n#endif\n" \
@@ -102,6 +104,7 @@
 #define HIP_PRELUDE \
     C_TYPES MAX \
     "#define exp2_f32 exp2f\n#define recip_f32(x) (1.0f / (x))\n" \
+    "#define ADDRESSES(n) const addresses<n>\n" \
     "#define TILE_BOUNDS(n, all) __launch_bounds__(n) __attribute__((amdgpu_waves_per_eu(2)))\n" \
     "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n, 0)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
@@ -252,7 +255,7 @@ void dialect_caps(const struct dialect *d, struct caps *out)
     *out = (struct caps){.vector_bytes = 64, .vector_regs = 32, .threads = 64,
                          .l1_bytes = d->shared_bytes, .l2_bytes = 1 << 20, .l3_bytes = 32 << 20,
                          .is_gpu = 1, .block_threads = d->threads, .shared_bytes = d->shared_bytes,
-                         .async_copies = d->copies == COPIES_ASYNC};
+                         .async_copies = d->copies == COPIES_ASYNC, .members = 1};
     snprintf(out->name, sizeof out->name, "%s", d->name);
 }
 

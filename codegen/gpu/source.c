@@ -159,7 +159,9 @@ static void open_c(struct emitter *m, const char *entry)
     for (uint32_t b = 0; b < m->k->nbuf; b++)
         if (m->k->buf[b].role == BUF_VIEW)
             text_put(m->t, "const __grid_constant__ tensor_map b%u, ", b);
-    for (uint32_t b = 0; b < m->k->nbuf; b++) {
+    if (kernel_members(m->k) > 1)
+        text_put(m->t, "ADDRESSES(%u) of, ", kernel_arguments(m->k));
+    for (uint32_t b = 0; b < m->k->nbuf && kernel_members(m->k) == 1; b++) {
         const struct lbuf *l = &m->k->buf[b];
         const char *name = l->role == BUF_SCRATCH ? "work" : "b";
         if (!m->info.local[b])
@@ -224,7 +226,7 @@ static void declare_local(struct emitter *m, unsigned arrays)
 static void find_buffers(struct emitter *m)
 {
     unsigned place = 0;
-    for (uint32_t b = 0; b < m->k->nbuf; b++) {
+    for (uint32_t b = 0; b < m->k->nbuf && kernel_members(m->k) == 1; b++) {
         const struct lbuf *l = &m->k->buf[b];
         bool scratch = l->role == BUF_SCRATCH;
         if (m->info.local[b])

@@ -9,6 +9,7 @@
  * memory as far as there is room, else a part of an argument.
  *
  *   cuda, hip   NAME(buffers, slots, begin, end), a kernel with C linkage
+ *               With members (kernel_members.c) the buffers are one parameter, a struct of their addresses.
  *   glsl        main; push constants: the addresses of a table of the buffers and of the slots, then begin and end.
  *               So buffers may have any size and address, and there may be any number of slots
  *

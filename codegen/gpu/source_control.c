@@ -34,15 +34,44 @@ static void set_kept(struct emitter *m, val n)
     text_put(m->t, "%s = n%s;\n", name, name);
 }
 
+/* The name of the variable of the loop over a phase's iterations: the loop's value, or with members the number among
+ * the iterations of all. */
+static char iteration_name(const struct emitter *m) { return kernel_members(m->k) > 1 ? 'i' : 'v'; }
+
 /* The iterations of this phase's loop: its part of begin .. end, which counts the iterations of all phases. */
 static void open_phase_loop(struct emitter *m, val v)
 {
     const char *n = m->narrow[v] ? "i32" : "i64", *l = m->d->i64;
+    char x = iteration_name(m);
     int64_t base = m->phase.base, extent = m->phase.extent;
-    text_put(m->t, "for (%s v%u = %s((begin > %" PRId64 "%s ? begin : %" PRId64 "%s) - %" PRId64 "%s) + %s(%s), e%u = "
-             "%s((end < %" PRId64 "%s ? end : %" PRId64 "%s) - %" PRId64 "%s); v%u < e%u; v%u += %s(%s)) {\n", n, v, n,
-             base, l, base, l, base, l, n, m->d->block, v, n, base + extent, l, base + extent, l, base, l, v, v, v, n,
-             m->d->grid);
+    text_put(m->t, "for (%s %c%u = %s((begin > %" PRId64 "%s ? begin : %" PRId64 "%s) - %" PRId64 "%s) + %s(%s), e%u = "
+             "%s((end < %" PRId64 "%s ? end : %" PRId64 "%s) - %" PRId64 "%s); %c%u < e%u; %c%u += %s(%s)) {\n", n, x,
+             v, n, base, l, base, l, base, l, n, m->d->block, v, n, base + extent, l, base + extent, l, base, l, x, v,
+             v, x, v, n, m->d->grid);
+}
+
+/* The member whose iteration it is, the loop's value in that member, and the member's arguments. */
+static void open_member(struct emitter *m, val v)
+{
+    const struct kernel *k = m->k;
+    uint32_t own = kernel_own_buffers(k), each = kernel_arguments(k) / kernel_members(k), place = 0;
+    int64_t extent = m->phase.extent / kernel_members(k);
+    const char *n = m->narrow[v] ? "i32" : "i64";
+    source_line(m);
+    text_put(m->t, "%su32 m%u = u32(i%u) / %" PRId64 "u;\n", m->d->local, v, v, extent);
+    source_line(m);
+    text_put(m->t, "%s%s v%u = %s(u32(i%u) %% %" PRId64 "u);\n", m->d->local, n, v, n, v, extent);
+    for (uint32_t b = 0; b < own; b++) {
+        const char *constant = k->buf[b].role == BUF_IN ? "const " : "", *type = source_memory_type(k->buf[b].dtype);
+        if (m->info.local[b])
+            continue;
+        source_line(m);
+        if (m->d->table)
+            text_put(m->t, "u64 b%u = at_u64(buffers + u64(m%u * %uu + %uu) * 8ul).v;\n", b, v, each, place++);
+        else
+            text_put(m->t, "%s%s *const b%u = (%s%s *)of.at[m%u * %uu + %uu];\n", constant, type, b, constant, type, v,
+                     each, place++);
+    }
 }
 
 /* Does the loop have products of tiles? */
@@ -115,13 +144,13 @@ static void put_for(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     const char *n = m->narrow[v] ? "i32" : "i64";
-    char a[MAX_OPERAND], b[MAX_OPERAND];
+    char a[MAX_OPERAND], b[MAX_OPERAND], x = iteration_name(m);
     bool fits, blocks = i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID;
     if (blocks && m->phase.extent < m->k->extent)
         open_phase_loop(m, v);
     else if (blocks)
-        text_put(m->t, "for (%s v%u = %s(begin) + %s(%s); v%u < %s(end); v%u += %s(%s)) {\n", n, v, n, n, m->d->block,
-                 v, n, v, n, m->d->grid);
+        text_put(m->t, "for (%s %c%u = %s(begin) + %s(%s); %c%u < %s(end); %c%u += %s(%s)) {\n", n, x, v, n, n,
+                 m->d->block, x, v, n, x, v, n, m->d->grid);
     else if (m->narrow[v])
         text_put(m->t, "for (i32 v%u = %s; v%u < %s; v%u += %" PRIu64 ") {\n", v, source_index(m, i->a, &fits, a), v,
                  source_index(m, i->b, &fits, b), v, i->imm);
@@ -148,6 +177,8 @@ void source_open_loop(struct emitter *m, val v)
     put_unroll(m, v);
     put_for(m, v);
     m->depth++;
+    if (kernel_members(m->k) > 1 && (kind == LOOP_PARALLEL || kind == LOOP_GRID))
+        open_member(m, v);
 }
 
 void source_end_nest(struct emitter *m, val end)

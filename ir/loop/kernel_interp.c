@@ -435,11 +435,29 @@ static bool run_phase(struct machine *m, const struct phase *p, int64_t begin, i
     return run_thread(m, &m->main, p->end);
 }
 
+/* One member after the other. */
+static bool interp_members(const struct kernel *k, void *const *buf, const uint64_t *slot, struct err *e)
+{
+    const struct kernel one = kernel_one_member(k);
+    void **own = mem_alloc((one.nbuf + 1) * sizeof *own);
+    bool ok = own || err_set(e, KL_ERR_MEMORY, "out of memory running kernel %s", k->name);
+    for (uint32_t m = 0; ok && m < k->members; m++) {
+        for (uint32_t b = 0; b < one.nbuf; b++)
+            own[b] = buf[kernel_member_buffer(k, b, m)];
+        ok = kernel_interp(&one, own, slot, 0, one.extent, e);
+    }
+    mem_free(own);
+    return ok;
+}
+
 bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end,
                    struct err *e)
 {
     if (!kernel_verify(k, e))
         return false;
+    if (kernel_members(k) > 1)
+        return begin || end != k->extent ? err_set(e, KL_ERR_INTERNAL, "kernel %s has members and is run in parts",
+                                                   k->name) : interp_members(k, buf, slot, e);
     struct machine m = {.k = k, .slot = slot, .e = e};
     struct phase p = {0};
     bool ok = machine_alloc(&m, buf) || err_set(e, KL_ERR_MEMORY, "out of memory running kernel %s", k->name);

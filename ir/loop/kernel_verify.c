@@ -622,6 +622,9 @@ static void buffer_rules(struct checker *c)
         kernel_verify_fail(c, 0, "more than 256 KiB of shared memory");
     if (private > MAX_REGISTER)
         kernel_verify_fail(c, 0, "more than 64 KiB of register buffers");
+    const char *members = kernel_members(c->k) > 1 ? kernel_members_check(c->k) : NULL;
+    if (members && !c->e->code)
+        kernel_verify_fail(c, 0, members);
 }
 
 static void kernel_verify_insts(struct checker *c)
@@ -671,7 +674,9 @@ bool kernel_phase(const struct kernel *k, struct phase *p)
         }
         if (i->op == L_LOOP && (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)) {
             int64_t n = i->b < v && k->inst[i->b].op == L_CONST ? (int64_t)k->inst[i->b].imm : 0;
-            p->extent = n < 0 ? 0 : n > INT64_MAX - p->base ? INT64_MAX - p->base : n;
+            if (n < 0 || __builtin_mul_overflow(n, (int64_t)kernel_members(k), &n))
+                n = n < 0 ? 0 : INT64_MAX;
+            p->extent = n > INT64_MAX - p->base ? INT64_MAX - p->base : n;
         }
     }
     return true;
@@ -709,6 +714,8 @@ bool kernel_has_blocks(const struct kernel *k)
 
 const char *kernel_needs_gpu(const struct kernel *k)
 {
+    if (kernel_members(k) > 1)
+        return "members";
     for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         if (i->op == L_LOOP && i->kind == LOOP_VECTOR && k->inst[i->b].imm > MAX_VECTOR)

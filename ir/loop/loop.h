@@ -33,6 +33,9 @@
  * loop.  The iterations of a kernel are those of its phases in order, and begin and end of a call count them so.  An
  * executor that runs a kernel in parts finishes one phase before it starts the next.
  *
+ * Members: on a GPU a kernel may run for several sets of inputs, outputs and workspaces in one launch
+ * (kernel_members.c).
+ *
  * Tiles: a value may be a matrix of constant shape, kept in registers.  Primitives apply to its elements; a row [1xN],
  * a column [Mx1] or a scalar is broadcast.  MMA adds a product of two tiles to a third.  Tiles never vary: they are
  * outside of vector loops.
@@ -186,6 +189,7 @@ struct kernel {
     const struct sched_family *family;               /* NULL: no schedule; not hashed */
     struct sched_record sched;
     int64_t extent;                                  /* iterations: kernel_extent */
+    uint32_t members;                                /* sets of arguments; 0: one */
     int64_t flops, bytes;                            /* estimates: arithmetic and memory traffic */
     struct index_table *index;                       /* index.c: linear forms while building */
     /* While building, of a kernel for all values of symbols: what stands in for them in sizes, and their values. */
@@ -235,6 +239,7 @@ struct caps {
     /* GPU: the forms whose factors are in registers, the largest tile first; those that it has stand at the start */
     struct mma_caps mma[MMA_UNITS];
     struct mma_caps mma_async;  /* GPU: the form whose factors are in shared memory */
+    uint32_t members;           /* GPU: 1 if a launch may run a kernel with several members */
 };
 
 /* Of a SLOT. */
@@ -388,6 +393,21 @@ bool kernel_broken(struct err *e, val v, const char *rule);
 bool tile_shapes(const struct kernel *k, val v, const char **rule);
 /* Called after all other rules: all threads reach each barrier, whole subgroups reach each tile. */
 bool threads_verify(const struct kernel *k, struct err *e);
+/* ---- kernel_members.c ---- */
+enum { MAX_MEMBERS = 128, MAX_MEMBER_ARGUMENTS = 448 };  /* of all members: CUDA and HIP take 4 KB of parameters */
+static inline uint32_t kernel_members(const struct kernel *k) { return k->members > 1 ? k->members : 1; }
+uint32_t kernel_arguments(const struct kernel *k);       /* inputs, outputs and workspaces of all members */
+uint32_t kernel_own_buffers(const struct kernel *k);     /* the number of those that instructions name */
+/* The lbuf that a member has for lbuf b of the first one, and back. */
+uint32_t kernel_member_buffer(const struct kernel *k, uint32_t b, uint32_t member);
+uint32_t kernel_first_buffer(const struct kernel *k, uint32_t b, uint32_t *member);
+/* The reason why a kernel of one member cannot have several; NULL: it can. */
+const char *kernel_members_conflict(const struct kernel *k);
+const char *kernel_members_check(const struct kernel *k);  /* the rule that a kernel with members breaks, or NULL */
+/* The kernel of the first member alone; its memory is k's. */
+struct kernel kernel_one_member(const struct kernel *k);
+/* A new kernel of k, which has one member, and of so many `arguments` (struct lbuf's id).  NULL: out of memory. */
+struct kernel *kernel_join(const struct kernel *k, uint32_t members, uint32_t arguments);
 /* ---- kernel_interp.c ---- */
 /* Runs iterations of a kernel without compiling it.  Every access is checked: bounds, races, loads of elements that
  * were not stored.  A kernel of several phases must be run in one call, because stores of other calls are not known. */

@@ -78,6 +78,8 @@ val kernel_active(const struct kernel *k, const struct phase *p)
 {
     val loop = 0, open = 0;
     uint32_t depth = 0, around = 0; /* loops around the `if` */
+    if (kernel_members(k) > 1)
+        return 0;
     for (val v = p->first; v < p->end; v++) {
         const struct linst *i = &k->inst[v];
         bool first = !loop && (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID);

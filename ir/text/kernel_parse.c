@@ -377,6 +377,15 @@ static bool parse_estimate(struct kernel_reader *r)
     return true;
 }
 
+static bool parse_members(struct kernel_reader *r)
+{
+    uint64_t members;
+    if (!lex_number(&r->l, MAX_MEMBERS, "a number of members", &members))
+        return false;
+    r->k->members = (uint32_t)members;
+    return true;
+}
+
 static bool close_scope(struct kernel_reader *r)
 {
     struct linst i = {.op = L_END, .dtype = KL_BOOL, .a = r->open[--r->depth]};
@@ -505,6 +514,8 @@ static bool effect_line(struct kernel_reader *r)
         return parse_schedule(r);
     } else if (r->k->ninst == 1 && word_is(w, "estimate")) {
         return parse_estimate(r);
+    } else if (r->k->ninst == 1 && word_is(w, "members")) {
+        return parse_members(r);
     } else {
         r->l.p = at;
         return lex_expected(&r->l, "an instruction such as store or '}'");

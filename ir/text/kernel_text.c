@@ -235,6 +235,8 @@ static void print_kernel_head(const struct kernel_printer *p)
         text_put(p->t, "\n");
     }
     text_put(p->t, "  estimate %" PRId64 " flops %" PRId64 " bytes\n", k->flops, k->bytes);
+    if (kernel_members(k) > 1)
+        text_put(p->t, "  members %u\n", k->members);
     for (uint32_t b = 0; b < k->nbuf; b++) {
         const struct lbuf *l = &k->buf[b];
         text_put(p->t, "  b%u = %s", b, role_words.v[l->role]);

@@ -115,6 +115,15 @@ void schedules_free(struct sched_sections *s)
     *s = (struct sched_sections){0};
 }
 
+/* Launches of one kernel with different numbers of members have its name (plan_join.c). */
+static bool named_before(struct kernel *const *k, uint32_t i)
+{
+    for (uint32_t j = 0; j < i; j++)
+        if (!strcmp(k[j]->name, k[i]->name))
+            return true;
+    return false;
+}
+
 char *schedules_text(const char *graph, bool unfused, struct kernel *const *k, uint32_t n)
 {
     struct text t = {0};
@@ -122,7 +131,7 @@ char *schedules_text(const char *graph, bool unfused, struct kernel *const *k, u
     name_put(&t, graph);
     text_put(&t, "%s\n", unfused ? " unfused" : "");
     for (uint32_t i = 0; i < n; i++) {
-        if (!k[i]->family)
+        if (!k[i]->family || named_before(k, i))
             continue;
         name_put(&t, k[i]->name);
         text_put(&t, " ");

@@ -195,8 +195,8 @@ bool kernel_partition(const struct kernel *k, int64_t *step)
 {
     struct footprint f = {.k = k, .of = mem_alloc(k->ninst * sizeof *f.of)};
     for (uint32_t b = 0; b < k->nbuf; b++)
-        step[b] = 0;
-    if (f.of) {
+        step[b] = kernel_members(k) > 1 ? PARTITION_NONE : 0;
+    if (f.of && kernel_members(k) == 1) {
         partition_walk(&f, step, false);
         partition_walk(&f, step, true);
     }

@@ -21,8 +21,7 @@ static bool keep_pitches(struct planner *p)
     return !pitch || p->p->pitch || plan_no_memory(p);
 }
 
-/* Bytes in memory of a value that a kernel stores. */
-static int64_t kernel_value_bytes(const struct planner *p, ref r)
+int64_t plan_value_bytes(const struct planner *p, ref r)
 {
     return pitched_numel(p->g, p->p->pitch, r) * (int64_t)dtype_size(p->g->node[r].dtype);
 }
@@ -184,7 +183,7 @@ static bool plan_duplicates(struct planner *p)
  * workspace. */
 static bool plan_lifetimes(struct planner *p)
 {
-    for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
+    for (uint32_t pos = 0; pos < p->norder; pos++) {
         const struct lowered *l = &p->low[p->order[pos]];
         ref region = plan_has_workspace(p, p->order[pos]) ? p->non_fusible[p->order[pos]] : NIL;
         if (region) {
@@ -197,7 +196,7 @@ static bool plan_lifetimes(struct planner *p)
             struct value *v = &p->value[l->arg[a].node];
             if (l->arg[a].role == BUF_OUT)
                 *v = (struct value){.node = l->arg[a].node, .first = p->first_kernel + pos,
-                                    .bytes = plan_round64(kernel_value_bytes(p, l->arg[a].node))};
+                                    .bytes = plan_round64(plan_value_bytes(p, l->arg[a].node))};
             v->last = p->first_kernel + pos;
         }
     }
@@ -220,7 +219,7 @@ static bool place_device(struct planner *p, unsigned device, struct placement *v
     for (ref r = 1; r < p->g->nnode; r++)
         if (p->value[r].node && !p->value[r].placed && p->g->node[r].device == device)
             v[n++] = (struct placement){r, p->value[r].first, p->value[r].last, p->value[r].bytes, 0};
-    bool ok = place_values(v, n, p->first_kernel + p->g->ngroup);
+    bool ok = place_values(v, n, p->first_kernel + p->norder);
     for (uint32_t i = 0; ok && i < n; i++) {
         struct value *x = &p->value[v[i].node];
         x->loc = (struct loc){.kind = LOC_ARENA, .index = device, .offset = v[i].offset};
@@ -253,7 +252,7 @@ struct loc plan_value_loc(const struct planner *p, ref r)
 
 static bool plan_commands(struct planner *p)
 {
-    for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
+    for (uint32_t pos = 0; pos < p->norder; pos++) {
         struct lowered *l = &p->low[p->order[pos]];
         if (p->non_fusible[p->order[pos]]) {
             if (!plan_non_fusible_command(p, p->order[pos]))
@@ -331,7 +330,7 @@ static int64_t remote_region_bytes(const struct command *c)
 /* The maximum of bytes alive at the same time, from the lifetimes. */
 static bool plan_bytes(struct planner *p)
 {
-    uint32_t n = p->first_kernel + p->g->ngroup + 1;
+    uint32_t n = p->first_kernel + p->norder + 1;
     int64_t *change = mem_alloc(n * sizeof *change), alive = 0, max = 0;
     if (!change)
         return plan_no_memory(p);
@@ -339,7 +338,7 @@ static bool plan_bytes(struct planner *p)
         const struct value *v = &p->value[r];
         if (!v->node || v->loc.kind != LOC_ARENA)
             continue;
-        int64_t bytes = op_is_region(p->g->node[r].op) ? v->bytes : kernel_value_bytes(p, r);
+        int64_t bytes = op_is_region(p->g->node[r].op) ? v->bytes : plan_value_bytes(p, r);
         change[v->first] += bytes;
         change[v->last + 1] -= bytes;
     }

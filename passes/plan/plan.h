@@ -19,6 +19,7 @@ struct plan_kernel {
     struct hash128 hash;
     uint32_t number;          /* in the program, + 1; 0: no command has it yet, and the planner frees it */
     uint32_t own;             /* index + 1 in planner.own; 0: none */
+    uint32_t named_by;        /* the group after which it is named, + 1; 0: that of the first command that has it */
 };
 
 /* What the steps of planning find out about a kernel of the program, when it is first needed. */
@@ -40,9 +41,9 @@ struct planner {
     ref *non_fusible;               /* per group: its region op or copy, or NIL */
     uint16_t *device;         /* per group */
     struct program *(*sub)[2]; /* per group: its regions' programs, until a command owns them */
-    uint32_t *order;          /* position -> group */
+    uint32_t *order, norder;  /* position -> group; from step `join` on without groups that others' launches have */
     struct { uint32_t *v, n, cap; } *succ; /* per group */
-    uint32_t *pending;        /* per group: number of unfinished dependences */
+    uint32_t *pending;        /* per group: number of unfinished dependences, then its position */
     uint32_t *signal, *wait;  /* per group: command.signal and command.wait */
     struct reader *reader; uint32_t nreader, reader_cap; /* sorted by state, then group */
     struct value *value;      /* per node; node NIL: not stored */
@@ -82,6 +83,10 @@ struct loc plan_value_loc(const struct planner *p, ref r);
 void plan_heap_push(uint32_t *heap, uint32_t *n, uint32_t x);
 uint32_t plan_heap_pop(uint32_t *heap, uint32_t *n);
 bool plan_add_edge(struct planner *p, uint32_t from, uint32_t to); /* group `to` runs after group `from` */
+int64_t plan_value_bytes(const struct planner *p, ref r); /* bytes in memory of a value that a kernel stores */
+
+/* ---- plan_join.c ---- */
+bool plan_join(struct planner *p);               /* joins equal kernels into launches with members */
 
 /* ---- plan_readers.c ---- */
 bool plan_readers(struct planner *p);            /* a state's readers run before the group that overwrites it */

@@ -44,7 +44,7 @@ static void live_until(struct planner *p, ref r, uint32_t command)
 void plan_async_lifetimes(struct planner *p)
 {
     uint32_t waited = 0;
-    for (uint32_t at = 0; at < p->g->ngroup; at++) {
+    for (uint32_t at = 0; at < p->norder; at++) {
         uint32_t group = p->order[at];
         const struct lowered *l = &p->low[group];
         if (plan_is_async(p, group)) {
@@ -58,7 +58,7 @@ void plan_async_lifetimes(struct planner *p)
                 p->wait[group] = waited = needs;
         }
     }
-    uint32_t n = p->g->ngroup, waits = 0; /* waits: the first group that waits for the op, which waits for all before */
+    uint32_t n = p->norder, waits = 0; /* waits: the first group that waits for the op, which waits for all before */
     for (uint32_t at = 0; at < n; at++) {
         uint32_t group = p->order[at], end;
         if (!p->signal[group])
@@ -74,7 +74,7 @@ void plan_async_lifetimes(struct planner *p)
 
 void plan_async_commands(struct planner *p)
 {
-    for (uint32_t at = 0; at < p->g->ngroup; at++) {
+    for (uint32_t at = 0; at < p->norder; at++) {
         struct command *c = &p->p->cmd[p->first_kernel + at];
         c->signal = p->signal[p->order[at]];
         c->wait = p->wait[p->order[at]];

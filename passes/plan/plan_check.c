@@ -153,6 +153,10 @@ static uint32_t *value_numbers(const struct kernel *k)
  * stores an element more than once, that store must not change the element. */
 static bool check_update_in_place(const struct check *c, const struct kernel *k, uint32_t old, uint32_t now)
 {
+    uint32_t reader, writer;
+    old = kernel_first_buffer(k, old, &reader);
+    now = kernel_first_buffer(k, now, &writer);
+    if (reader != writer) return plan_check_fail(c, "kernel %s updates a state that another member reads", k->name);
     uint32_t *of = value_numbers(k);
     uint32_t *stored = mem_alloc(k->ninst * sizeof *stored); /* stored[v]: the first store at index number v, or 0 */
     uint32_t bad = 0;

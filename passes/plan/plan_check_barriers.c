@@ -90,6 +90,8 @@ static struct index_range accessed_range(const struct kernel *k, uint32_t b, str
     struct kernel_run t = {.k = k};
     struct index_range open[MAX_NEST + 1] = {p}, all = nothing;
     uint32_t depth = 0;
+    if (kernel_members(k) > 1)
+        return anything;
     for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         t.steps = 0;

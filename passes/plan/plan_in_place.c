@@ -62,7 +62,10 @@ static bool reads_what_it_writes(struct in_place_search *w, uint32_t kernel, uin
 {
     const struct kernel *k = w->p->root->p->kernel[kernel];
     struct kernel_accesses a = {0};
-    if (!find_accesses(w, kernel, &a))
+    uint32_t reader, writer;
+    in = kernel_first_buffer(k, in, &reader);
+    out = kernel_first_buffer(k, out, &writer);
+    if (reader != writer || !find_accesses(w, kernel, &a))
         return false;
     for (val v = a.load[in]; v; v = a.next_load[v]) {
         val s = a.store[k->inst[v].a];

@@ -69,7 +69,7 @@ bool plan_number_kernel(struct planner *p, uint32_t group, uint32_t *number)
     if (!x->number) {
         if (!mem_reserve(&all->kernel, &all->kernel_cap, all->nkernel + 1, sizeof *all->kernel))
             return plan_no_memory(p);
-        lower_name(p->lowerer, group, x->k);
+        lower_name(p->lowerer, x->named_by ? x->named_by - 1 : group, x->k);
         all->kernel[all->nkernel++] = x->k;
         x->number = all->nkernel;
     }

@@ -227,6 +227,7 @@ struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code
         view[i].view = code->view[i];
     k->threads = code->threads;
     k->nbuf = code->nbuf;
+    k->table = code->table;
     k->shared = code->dynamic_bytes;
     r = module_use(d, code, &m);
     gpu_result found = r ? r : d->l->function(&k->function, m->module, code->function);

@@ -143,6 +143,7 @@ struct driver_kernel {
     struct stream_module *module;
     gpu_function function;
     uint32_t threads, nbuf, shared;
+    bool table;                   /* its buffers are one parameter, an array of addresses */
     struct view_maps *view; uint32_t nview;
 };
 
@@ -211,22 +212,26 @@ void stream_forget_graphs(struct driver_device *d);           /* called between 
 void stream_graphs_ended(struct driver_device *d);            /* all commands of the stream have finished */
 
 /* ---- the words of a kernel ----
- * KERNEL | parameters << 8 | maps << 32, function, blocks | threads << 32 | shared << THREAD_BITS + 32, the words of
- * the maps, which are the first parameters, and a word for each other parameter; the last three of these are the
- * address of the slots, begin and end */
+ * KERNEL | parameters << 8 | maps << 32 | KERNEL_TABLE, function, blocks | threads << 32 | shared << THREAD_BITS + 32,
+ * the words of the maps, which are the first parameters, and a word for each other parameter; the last three of these
+ * are the address of the slots, begin and end */
 enum { THREAD_BITS = 11 };        /* up to 1024 threads; the bits above them are bytes of shared memory */
 static inline unsigned kernel_threads(const uint64_t *w) { return w[2] >> 32 & ((1u << THREAD_BITS) - 1); }
 static inline unsigned kernel_shared(const uint64_t *w) { return (unsigned)(w[2] >> 32 >> THREAD_BITS); }
 static inline uint32_t kernel_parameters(const uint64_t *w) { return (uint32_t)*w >> 8; } /* without maps */
-static inline uint32_t kernel_maps(const uint64_t *w) { return (uint32_t)(*w >> 32); }
+static const uint64_t KERNEL_TABLE = UINT64_C(1) << 63;     /* the buffers' words are one parameter */
+static inline uint32_t kernel_maps(const uint64_t *w) { return (uint32_t)((*w & ~KERNEL_TABLE) >> 32); }
 static inline uint32_t kernel_words(const uint64_t *w) { return 3 + MAP_WORDS * kernel_maps(w) + kernel_parameters(w); }
 enum { MAX_PARAMETERS = 256 };
 /* The addresses of a kernel's parameters. */
 static inline void kernel_addresses(uint64_t *w, void *out[MAX_PARAMETERS])
 {
-    uint32_t maps = kernel_maps(w), n = maps + kernel_parameters(w);
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = w + 3 + (i < maps ? i * MAP_WORDS : maps * MAP_WORDS + i - maps);
+    uint32_t maps = kernel_maps(w), n = maps + kernel_parameters(w), in_table = 0;
+    if (*w & KERNEL_TABLE && kernel_parameters(w) > 4)
+        in_table = kernel_parameters(w) - 4; /* the words behind the first one of the table */
+    for (uint32_t i = 0, to = 0; i < n; i++)
+        if (i <= maps || i > maps + in_table)
+            out[to++] = w + 3 + (i < maps ? i * MAP_WORDS : maps * MAP_WORDS + i - maps);
 }
 
 #define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload, \

@@ -91,7 +91,7 @@ bool stream_launch(struct driver_device *d, const struct launch *l, struct err *
     if (d->lost)
         return stream_batch_enter(d, e);
     uint32_t maps = l->kernel->nview;
-    if (maps + l->n + 3 > MAX_PARAMETERS)
+    if (maps + (l->kernel->table ? 1 : l->n) + 3 > MAX_PARAMETERS)
         return err_set(e, KL_ERR_COMPILE, "device %s: a kernel has %u arguments", d->name, l->n);
     uint64_t *w = stream_batch_note(d, 3 + maps * MAP_WORDS + l->n + 3, e);
     if (!w)
@@ -105,7 +105,7 @@ bool stream_launch(struct driver_device *d, const struct launch *l, struct err *
         }
         memcpy(w + 3 + i * MAP_WORDS, map, MAP_WORDS * sizeof *map);
     }
-    *w++ = KERNEL | (uint64_t)(l->n + 3) << 8 | (uint64_t)maps << 32;
+    *w++ = KERNEL | (uint64_t)(l->n + 3) << 8 | (uint64_t)maps << 32 | (l->kernel->table ? KERNEL_TABLE : 0);
     *w++ = (uint64_t)(uintptr_t)l->kernel->function;
     *w++ = l->blocks | (l->kernel->threads | (uint64_t)(l->shares ? l->kernel->shared : 0) << THREAD_BITS) << 32;
     w += maps * MAP_WORDS;

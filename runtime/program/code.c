@@ -27,6 +27,7 @@ static struct kernel *copy_kernel(const struct kernel *k)
     c->family = k->family;
     c->sched = k->sched;
     c->extent = k->extent;
+    c->members = k->members;
     c->flops = k->flops;
     c->bytes = k->bytes;
     return c;

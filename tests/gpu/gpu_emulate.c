@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { A_FILE = 50, MAX_BUFS = 64, MAX_SLOTS = 64, MAX_ELEMENTS = 1 << 15 };
+enum { A_FILE = 50, MAX_BUFS = 160, MAX_SLOTS = 64, MAX_ELEMENTS = 1 << 15 };
 
 typedef void call_fn(void **buf, const uint64_t *slot, int64_t begin, int64_t end);
 struct module {
@@ -154,7 +154,13 @@ static bool write_kernel(FILE *f, struct subject *s, uint32_t number)
     for (uint32_t b = 0; ok && b < s->k->nbuf; b++)
         if (s->k->buf[b].role == BUF_VIEW)
             text_put(&t, "*(const tensor_map *)buf[%u], ", b);
-    for (uint32_t b = 0; ok && b < s->k->nbuf; b++)
+    if (kernel_members(s->k) > 1) {
+        text_put(&t, "addresses<%u>{", kernel_arguments(s->k));
+        for (uint32_t b = 0; ok && b < s->k->nbuf; b++)
+            text_put(&t, s->info.local[b] ? "" : "(u64)buf[%u], ", b);
+        text_put(&t, "}, ");
+    }
+    for (uint32_t b = 0; ok && b < s->k->nbuf && kernel_members(s->k) == 1; b++)
         if (!s->info.local[b])
             text_put(&t, "(%s *)buf[%u], ", s->k->buf[b].dtype == KL_BOOL ? "u8" : dtype_name(s->k->buf[b].dtype), b);
     text_put(&t, "slots, begin, end);\n}\n");
@@ -259,6 +265,26 @@ static void run_set(const struct kernel_set *set, const struct dialect *d, unsig
     }
 }
 
+/* Kernels of the set that may have members, with some: every `step`-th. */
+static void run_members(const struct kernel_set *set, uint32_t step, const struct dialect *d, const char *folder)
+{
+    struct kernel_set joined = {0};
+    for (uint32_t i = 0; i < set->n; i += step) {
+        const struct kernel *k = set->v[i];
+        uint32_t members = 2 + i % 3;
+        if (kernel_members(k) > 1 || kernel_members_conflict(k) || k->extent < 1 || !small(k) ||
+            members * k->nbuf > MAX_BUFS)
+            continue;
+        struct kernel *all = kernel_join(k, members, k->nbuf);
+        if (check(all, "no memory"))
+            gpu_kernels_add(&joined, all);
+        kernel_free(all);
+    }
+    check(joined.n > 10, "only %u kernels with members", joined.n);
+    run_set(&joined, d, 3, folder);
+    gpu_kernels_free(&joined);
+}
+
 int main(int argc, char **argv)
 {
     bool essential = argc > 1 && !strcmp(argv[1], "essential");
@@ -284,6 +310,7 @@ int main(int argc, char **argv)
     if (essential)
         gpu_kernels_essential(&made);
     run_set(&made, dialect_find("hip", &e), 3, folder);
+    run_members(&made, essential ? 4 : 1, dialect_find("hip", &e), folder);
     for (uint64_t i = 0; i < kernels; i++) {
         struct kernel *k = random_kernel(seed + i, false);
         gpu_kernels_add(&random, k);

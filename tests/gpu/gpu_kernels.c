@@ -527,23 +527,25 @@ void gpu_kernels_free(struct kernel_set *s)
 
 static void *array_of(const struct gpu_arrays *m, const struct loc *l)
 {
-    return l->kind == LOC_INPUT ? m->input->v[l->index] : l->kind == LOC_OUT ? m->out->v[l->index]
-        : m->arena + l->offset;
+    const struct values *of = l->kind == LOC_INPUT ? m->input : l->kind == LOC_STATE ? m->state : m->out;
+    return l->kind == LOC_ARENA ? (void *)(m->arena + l->offset) : of->v[l->index];
 }
+
+static bool owns_memory(unsigned role) { return role == BUF_WORKSPACE || role == BUF_SCRATCH; }
 
 bool gpu_kernels_run(const struct program *p, const struct gpu_arrays *m, struct err *e)
 {
     for (uint32_t c = 0; c < p->ncmd; c++) {
         const struct command *cmd = &p->cmd[c];
         const struct kernel *k = p->kernel[cmd->kernel];
-        void *buf[64];
+        void *buf[MAX_MEMBER_ARGUMENTS + 64];
         for (uint32_t b = 0; b < k->nbuf; b++)
             buf[b] = k->buf[b].role == BUF_IN || k->buf[b].role == BUF_OUT ? array_of(m, &cmd->arg[b])
-                   : k->buf[b].role == BUF_WORKSPACE ? calloc((size_t)k->buf[b].count, dtype_size(k->buf[b].dtype))
+                   : owns_memory(k->buf[b].role) ? calloc((size_t)k->buf[b].count, dtype_size(k->buf[b].dtype))
                    : NULL;
         bool ok = kernel_round_trip(k, e) && kernel_interp(k, buf, NULL, 0, k->extent, e);
         for (uint32_t b = 0; b < k->nbuf; b++)
-            if (k->buf[b].role == BUF_WORKSPACE)
+            if (owns_memory(k->buf[b].role))
                 free(buf[b]);
         if (!ok)
             return false;

@@ -47,7 +47,7 @@ bool gpu_kernels_have(const struct kernel_set *s, enum prim p, enum loop_kind ou
 void gpu_kernels_essential(struct kernel_set *s);
 void gpu_kernels_free(struct kernel_set *s);
 
-struct gpu_arrays { char *arena; const struct values *input; struct values *out; };
+struct gpu_arrays { char *arena; const struct values *input; struct values *out; const struct values *state; };
 /* Runs a program of kernels by the kernel interpreter, which has shared and register memory of its own. */
 bool gpu_kernels_run(const struct program *p, const struct gpu_arrays *m, struct err *e);
 

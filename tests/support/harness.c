@@ -263,6 +263,7 @@ static struct kernel *canonicalized(const struct kernel *k)
     c->family = k->family;
     c->sched = k->sched;
     c->extent = k->extent;
+    c->members = k->members;
     c->flops = k->flops;
     c->bytes = k->bytes;
     kernel_canonicalize(c, NULL);
