@@ -127,8 +127,10 @@ val lower_tasks(struct lowering *w, int64_t extent, val active, struct tasks *t)
 val lower_blocks(struct lowering *w, int64_t extent, val active, struct tasks *t);
 val lower_threads(struct lowering *w, int64_t threads, struct tasks *t);
 void lower_tasks_end(struct lowering *w, const struct tasks *t);
-/* So many adjacent elements, of the largest elements that members have in memory, are one access of a GPU. */
+/* So many adjacent elements, of the largest elements that members have in memory, are one access of a GPU; and of the
+ * smallest, of 2 bytes or more, of arrays of that many elements or more. */
 int64_t lower_access(const struct lowering *w);
+int64_t lower_access_smallest(const struct lowering *w, int64_t elements);
 /* The same of rows of `row` elements, for all values of its symbols, and of the arrays that have an element for each of
  * `elements` in all rows (lower_pitch.c). */
 int64_t lower_row_access(const struct lowering *w, struct size row, int64_t elements);

@@ -418,6 +418,15 @@ static int64_t whole_accesses(struct size size, int64_t access)
     return access;
 }
 
+/* Elements of the largest result. */
+static int64_t max_elements(const struct lowering *w)
+{
+    int64_t max = 1;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        max = w->stored[w->member[m]] && node_numel(w->g, w->member[m]) > max ? node_numel(w->g, w->member[m]) : max;
+    return max;
+}
+
 static void find_loops(struct lowering *w, struct body *b, struct map_part *part, struct arrays *arrays)
 {
     lower_map_enter(w, b);
@@ -430,8 +439,9 @@ static void find_loops(struct lowering *w, struct body *b, struct map_part *part
     }
     const struct nest *nest = &b->nest;
     *part = (struct map_part){.loop = lower_loop(w, innermost(b).bound), .work = nest->work,
-                              .depth = nest->depth, .wide = nest->wide, .access = lower_access(w),
-                              .flat = nest->n == 1, .outer = outer_count(b).bound};
+                              .depth = nest->depth, .wide = nest->wide,
+                              .access = lower_access_smallest(w, max_elements(w)), .flat = nest->n == 1,
+                              .outer = outer_count(b).bound};
     b->window = find_window(w, b);
     part->run = b->run = b->window ? WINDOW_RUN : 1;
     part->access = whole_accesses(innermost(b), part->access);

@@ -489,6 +489,8 @@ static void emit_lanes(struct reduce *r)
  * thread would wait for memory once for every few of them. */
 struct split_columns { int64_t parts, length; uint32_t sums; val part; bool second, apart; };
 enum { MANY_PARTS = 32 };
+/* So many columns have threads enough for their sums, if each takes several columns by one access. */
+enum { MANY_SUMS = 8192 };
 
 /* Sums one part of each adjacent column, or the sums of all parts. */
 static void split_sum(const struct reduce *r, const struct split_columns *c, const val *column, int64_t columns,
@@ -669,7 +671,8 @@ static void emit_columns(struct reduce *r)
             return;
         }
         split.second = true;
-        r->each = 0; /* all threads are needed */
+        if (shape_count(&r->kept) < MANY_SUMS)
+            r->each = 0; /* all threads are needed */
     }
     emit_column_blocks(r, &inner, &outer);
 }

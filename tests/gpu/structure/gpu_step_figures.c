@@ -32,10 +32,19 @@ static int64_t step_bytes(const struct program *p, const struct step_kernel *v)
     return sum;
 }
 
+/* Loads of slots: numbers that are the same for all threads. */
+static unsigned slot_loads(const struct kernel *k)
+{
+    unsigned n = 0;
+    for (val v = 1; v < k->ninst; v++)
+        n += k->inst[v].op == L_SLOT;
+    return n;
+}
+
 static bool is_narrow(const struct step_kernel *s, int64_t all_bytes)
 {
     return s->launches * s->k->bytes > all_bytes / 100 &&
-           (s->c.wide < s->c.global || s->c.async_wide < s->c.async);
+           (s->c.wide + slot_loads(s->k) < s->c.global || s->c.async_wide < s->c.async);
 }
 
 static unsigned large_passes(const struct step_kernel *s, int64_t large)

@@ -15,7 +15,8 @@ struct step_figures {
     unsigned launches;              /* of kernels, and copies */
     /* products of more than 1 GFLOP whose operands do not come by TMA loads or cp.async of 16 bytes */
     unsigned unstaged_products;
-    unsigned narrow_kernels;        /* that move more than 1 % of the step's bytes, with accesses below 16 bytes */
+    /* that move more than 1 % of the step's bytes, with accesses below 16 bytes, but for the loads of slots */
+    unsigned narrow_kernels;
     /* reads and writes of arrays of at least `large` elements, except reads of products */
     unsigned large_passes;
     unsigned local_kernels;         /* with accesses to local memory */
