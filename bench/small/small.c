@@ -10,6 +10,7 @@ enum { ROUNDS = 15, MAX_CASE_STEPS = 100000, SMOKE_STEPS = 50, COMPARED = 64, MA
 struct small_data {
     kl_device device;
     int64_t steps;
+    kl_tensor (*inverse)(kl_tensor a); /* of a Kalman filter */
     kl_tensor t[MAX_OPERANDS_OF_CASE]; /* operands */
     float *host[MAX_OPERANDS_OF_CASE], *out; /* the same for C, and its result */
 };
@@ -84,14 +85,18 @@ static kl_tensor inverse3(kl_tensor a)
     return kl_mul(kl_transpose(cofactors, 0, 1), kl_recip(det));
 }
 
+/* The same by elimination with pivots, a loop in the loop. */
+static kl_tensor eliminated(kl_tensor a) { return kl_inverse(a); }
+
 /* in: x [3], p [3, 3], z [3]; ctx: f, q, r */
 static kl_status kalman_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
-    const kl_tensor *t = ((const struct small_data *)ctx)->t;
+    const struct small_data *d = ctx;
+    const kl_tensor *t = d->t;
     kl_tensor p = kl_add(kl_matmul(kl_matmul(t[1], in[1]), kl_transpose(t[1], 0, 1)), t[2]);
     kl_tensor ahead = kl_squeeze(kl_matmul(t[1], kl_unsqueeze(in[0], 1)), 1);
-    kl_tensor k = kl_matmul(p, inverse3(kl_add(p, t[3])));
+    kl_tensor k = kl_matmul(p, d->inverse(kl_add(p, t[3])));
     kl_tensor moved = kl_squeeze(kl_matmul(k, kl_unsqueeze(kl_sub(in[2], ahead), 1)), 1);
     out[0] = kl_add(ahead, moved);
     out[1] = kl_sub(p, kl_matmul(k, p));
@@ -101,11 +106,18 @@ static kl_status kalman_step(void *ctx, const kl_tensor *in, int64_t nin, kl_ten
 
 static void open_kalman(struct small_data *d)
 {
+    d->inverse = inverse3;
     make(d, 0, 2, (int64_t[]){d->steps, 3}, 1, 0);
     for (int i = 1; i < 4; i++) {
         kl_tensor eye = kl_mul_scalar(kl_eye(d->device, KL_F32, 3, 3), i == 1 ? 0.9 : 0.5);
         take(d, i, i == 1 ? kl_add_scalar(eye, 0.05) : eye);
     }
+}
+
+static void open_elimination(struct small_data *d)
+{
+    open_kalman(d);
+    d->inverse = eliminated;
 }
 
 static kl_tensor record_kalman(const struct small_data *d)
@@ -291,6 +303,7 @@ enum { FORWARD, GRADIENT, BY_HAND, VARIANTS };
 static const struct small_case cases[] = {
     {"logistic", 100000, open_logistic, record_logistic, logistic_by_hand, 1},
     {"kalman", 10000, open_kalman, record_kalman, kalman_by_hand, 2},
+    {"kalman-inverse", 10000, open_elimination, record_kalman, kalman_by_hand, 2},
     {"lotka", 10000, open_lotka, record_lotka, lotka_by_hand, 0},
     {"vehicle", 100000, open_vehicle, record_vehicle, vehicle_by_hand, 0},
     {"units", 614, open_units, record_units, units_by_hand, 0},

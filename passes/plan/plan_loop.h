@@ -6,7 +6,7 @@
 
 enum {
     MAX_WORK = 1 << 28,           /* instructions of all iterations */
-    MAX_CODE = 1 << 13,           /* instructions of an iteration without loops */
+    MAX_CODE = 1 << 12,           /* instructions of an iteration without loops */
     MAX_BYTES = 64 << 10,         /* of arrays that only the kernel accesses, in scratch memory */
     MAX_PLACES = 64,
     KERNEL_WORK = 16,             /* what a loop that stays takes beside its instructions */
