@@ -24,6 +24,17 @@ head -n 1 "$scratch/both" | chat --session "$scratch/s" >"$scratch/parts"
 tail -n 1 "$scratch/both" | chat --session "$scratch/s" >>"$scratch/parts"
 same "a conversation that is saved and goes on" "$scratch/whole" "$scratch/parts"
 
+# the same with keys and values of half floats; a session of another type of cache is refused
+head -n 1 "$scratch/both" | chat --cache f16 --session "$scratch/s16" >"$scratch/parts16"
+tail -n 1 "$scratch/both" | chat --cache f16 --session "$scratch/s16" >>"$scratch/parts16"
+chat --cache f16 <"$scratch/both" >"$scratch/whole16"
+same "a conversation in half floats that goes on" "$scratch/whole16" "$scratch/parts16"
+if echo x | chat --session "$scratch/s16" || ! grep -q 'field "type": f16, not f32' "$scratch/err"; then
+    bad "a session of another type"
+else
+    ok
+fi
+
 # two at once, whose prompts are of different lengths
 printf 'Grüße\nx\nand now?\ny\n' | chat --conversations 2 >"$scratch/two"
 head -c 24 "$scratch/whole" | head -n 1 >"$scratch/want"
@@ -75,6 +86,8 @@ says() { # WORDS COMMAND...
 }
 says 'no such file\|No such file' "$B/examples/chat" "$scratch/none.gguf"
 says 'usage: chat' "$B/examples/chat"
+says 'blocks of 32, heads have 16' "$B/examples/chat" "$scratch/model.gguf" --cache q8_0
+says 'f32, f16, q8_0' "$B/examples/chat" "$scratch/model.gguf" --cache q9
 says 'options are:' "$B/examples/chat" "$scratch/model.gguf" --lenght 3
 says '--length N makes room' "$B/examples/chat" "$scratch/model.gguf" --length 40
 says 'not a file of adapters' "$B/examples/chat" "$scratch/model.gguf" --adapters "$scratch/model.gguf"

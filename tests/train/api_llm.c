@@ -15,7 +15,9 @@ static const struct llm_kind kinds[] = {
     {.name = "gemma2", .head = 24, .gemma = true, .tied = true, .window = 5, .local_of = 2, .score_cap = 5,
      .logit_cap = 30, .rotary_base = 10000, .rotary_factor = 1},
     {.name = "gemma3_text", .head = 24, .head_norms = true, .gemma = true, .tied = true, .window = 5, .local_of = 6,
-     .rotary_base = 1e6, .local_base = 10000, .rotary_factor = 8}};
+     .rotary_base = 1e6, .local_base = 10000, .rotary_factor = 8},
+    {.name = "qwen2", .head = 32, .bias = true, .rotary_base = 500, .rotary_factor = 6, .scaling = "llama3"},
+    {.name = "qwen3", .head = 32, .head_norms = true, .rotary_base = 500, .rotary_factor = 8, .scaling = "yarn"}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static char folder[64];
@@ -63,7 +65,9 @@ static void write_config(const struct llm_kind *k)
     if (k->score_cap > 0)
         fprintf(f, "  \"attn_logit_softcapping\": %g, \"final_logit_softcapping\": %g,\n", k->score_cap, k->logit_cap);
     if (k->rotary_factor > 1)
-        fprintf(f, "  \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": %g},\n", k->rotary_factor);
+        fprintf(f, "  \"rope_scaling\": {\"%s\": \"%s\", \"factor\": %g, "
+                   "\"original_max_position_embeddings\": %d},\n", k->scaling ? "type" : "rope_type",
+                k->scaling ? k->scaling : "linear", k->rotary_factor, ORIGINAL);
     fprintf(f, "  \"max_position_embeddings\": 64\n}\n");
     fclose(f);
 }
@@ -171,7 +175,7 @@ static const char *type_of(const struct llm_reference *r, int i, const char *typ
 
 static bool write_gguf(const struct llm_reference *r, const char *architecture, const char *type)
 {
-    static char names[ARRAYS][96], keys[16][64];
+    static char names[ARRAYS][96], keys[16][64], scaling[64];
     static int64_t dims[ARRAYS][2];
     const struct llm_kind *k = r->kind;
     const struct { const char *key; double value; } numbers[] = {
@@ -179,9 +183,10 @@ static bool write_gguf(const struct llm_reference *r, const char *architecture, 
         {"attention.head_count_kv", KV_HEADS}, {"attention.key_length", k->head}, {"feed_forward_length", HIDDEN},
         {"context_length", 64}, {"attention.layer_norm_rms_epsilon", 1e-5}, {"rope.freq_base", k->rotary_base},
         {"attention.sliding_window", k->window}, {"attn_logit_softcapping", k->score_cap},
-        {"final_logit_softcapping", k->logit_cap}, {"rope.scaling.factor", k->rotary_factor}};
+        {"final_logit_softcapping", k->logit_cap}, {"rope.scaling.factor", k->rotary_factor},
+        {"rope.scaling.original_context_length", ORIGINAL}};
     enum { NUMBERS = sizeof numbers / sizeof *numbers };
-    kl_file_value meta[NUMBERS + 10] = {{.key = "general.architecture", .text = architecture}};
+    kl_file_value meta[NUMBERS + 11] = {{.key = "general.architecture", .text = architecture}};
     kl_file_item items[ARRAYS];
     int n = 0, nmeta = 1;
     for (int i = 0; i < NUMBERS; i++)
@@ -189,6 +194,9 @@ static bool write_gguf(const struct llm_reference *r, const char *architecture, 
             snprintf(keys[i], sizeof keys[i], "%s.%s", architecture, numbers[i].key);
             meta[nmeta++] = (kl_file_value){.key = keys[i], .dtype = KL_F64, .data = &numbers[i].value};
         }
+    snprintf(scaling, sizeof scaling, "%s.rope.scaling.type", architecture);
+    if (k->scaling)
+        meta[nmeta++] = (kl_file_value){.key = scaling, .text = k->scaling};
     nmeta = tokenizer_meta(meta, nmeta);
     for (int i = 0; i < ARRAYS; i++)
         if (r->columns[i]) {
@@ -444,6 +452,11 @@ static void refusals(void)
     refused(path_of("model-00001-of-00002.safetensors"), "not a GGUF file, nor a folder");
     write_gguf(&r, "gpt9", NULL);
     refused(path_of("model.gguf"), "gpt9: not one of llama,");
+    struct llm_kind longer = kinds[0];
+    longer.scaling = "longrope", r.kind = &longer;
+    write_gguf(&r, "llama", NULL);
+    refused(path_of("model.gguf"), "\"longrope\" is none of linear, llama3, yarn");
+    r.kind = &kinds[0];
     r.columns[2 * PER_LAYER + V] = 0;
     write_gguf(&r, "llama", NULL);
     refused(path_of("model.gguf"), "blk.2.attn_v.weight: the model has no tensor of this name");
@@ -469,7 +482,7 @@ int main(int argc, char **argv)
         reference_free(&r);
         return !ok;
     }
-    static const char *const gguf[KINDS] = {"llama", NULL, "qwen2", "qwen3", "gemma2", "gemma3"};
+    static const char *const gguf[KINDS] = {"llama", NULL, "qwen2", "qwen3", "gemma2", "gemma3", NULL, "qwen3"};
     static const char *const types[] = {NULL, "F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "Q4_K", "Q6_K"};
     struct llm_reference r;
     snprintf(folder, sizeof folder, "/tmp/kiln-llm-XXXXXX");

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { TOKENS = 12, LAYERS = 3, WIDTH = 256, HEADS = 4, KV_HEADS = 2, HIDDEN = 96, WORDS = 264 };
-enum { MAX_HEAD = 24, MAX_Q = HEADS * MAX_HEAD, MAX_KV = KV_HEADS * MAX_HEAD };
+enum { MAX_HEAD = 32, MAX_Q = HEADS * MAX_HEAD, MAX_KV = KV_HEADS * MAX_HEAD };
 
 /* What a kind of model has. */
 struct llm_kind {
@@ -19,7 +19,9 @@ struct llm_kind {
     bool bias, head_norms, gemma, tied, frequencies;
     int window, local_of;           /* of local_of layers all but the last attend to `window` tokens */
     double score_cap, logit_cap, rotary_base, local_base, rotary_factor;
+    const char *scaling;            /* "llama3" or "yarn", of ORIGINAL positions; NULL: angles / rotary_factor */
 };
+enum { ORIGINAL = 40 };
 
 /* The tensors of a layer, in this order, [out, in] or [columns]; then those of the model. */
 enum { NORM1, NORM2, Q, K, V, OUT, GATE, UP, DOWN, Q_BIAS, K_BIAS, V_BIAS, Q_NORM, K_NORM, AFTER1, AFTER2, PER_LAYER };
@@ -104,6 +106,24 @@ static inline bool reference_local(const struct llm_kind *k, int layer)
     return k->window && !(k->local_of && (layer + 1) % k->local_of == 0);
 }
 
+/* The divisor of the angle of pair i, by the formulas of the models' papers. */
+static inline double reference_divisor(const struct llm_kind *k, int i)
+{
+    double turns = ORIGINAL / (2 * 3.141592653589793 * pow(k->rotary_base, 2.0 * i / k->head)), kept;
+    if (!k->scaling)
+        return k->rotary_factor;
+    if (!strcmp(k->scaling, "llama3")) { /* 1 to 4 turns: in part */
+        kept = (turns - 1) / 3;
+    } else { /* 1 to 32 turns, in whole pairs */
+        double pair = k->head / (2 * log(k->rotary_base)), low = pair * log(ORIGINAL / (32 * 2 * 3.141592653589793));
+        double high = ceil(pair * log(ORIGINAL / (2 * 3.141592653589793)));
+        low = floor(low) > 0 ? floor(low) : 0;
+        kept = 1 - (i - low) / (high - low);
+    }
+    kept = kept < 0 ? 0 : kept > 1 ? 1 : kept;
+    return 1 / (kept + (1 - kept) / k->rotary_factor);
+}
+
 /* Rotates the pairs of `heads` heads of a token. */
 static inline void reference_rotate(double *x, int heads, int token, int layer, const struct llm_reference *r)
 {
@@ -112,11 +132,12 @@ static inline void reference_rotate(double *x, int heads, int token, int layer, 
     for (int h = 0; h < heads; h++, x += k->head)
         for (int i = 0; i < k->head / 2; i++) {
             double angle = token * pow(local ? k->local_base : k->rotary_base, -2.0 * i / k->head);
-            angle /= k->frequencies ? (double)r->data[FREQUENCIES][i] : local ? 1 : k->rotary_factor;
+            angle /= k->frequencies ? (double)r->data[FREQUENCIES][i] : local ? 1 : reference_divisor(k, i);
             double *a = &x[k->interleaved ? 2 * i : i], *b = &x[k->interleaved ? 2 * i + 1 : i + k->head / 2];
             double first = *a, second = *b;
-            *a = first * cos(angle) - second * sin(angle);
-            *b = second * cos(angle) + first * sin(angle);
+            double factor = k->scaling && !strcmp(k->scaling, "yarn") ? 1 + log(k->rotary_factor) / 10 : 1;
+            *a = factor * (first * cos(angle) - second * sin(angle));
+            *b = factor * (second * cos(angle) + first * sin(angle));
         }
 }
 
