@@ -95,6 +95,15 @@ static int64_t sat_mul(int64_t a, int64_t b)
     return p;
 }
 
+/* Have two forms the same value?  By members: a term has padding, whose bytes nothing sets. */
+static bool form_same(const struct form *a, const struct form *b)
+{
+    bool same = a->n == b->n && a->c == b->c;
+    for (uint32_t i = 0; same && i < a->n; i++)
+        same = a->t[i].atom == b->t[i].atom && a->t[i].coef == b->t[i].coef;
+    return same;
+}
+
 /* Recomputes the range from those of the atoms; keeps a tighter one that is known. */
 static void form_range(const struct kernel *k, struct form *f)
 {
@@ -194,7 +203,7 @@ static val ix_combine(struct kernel *k, val a, val b, int64_t s)
         return 0;
     struct form fa = index_form(k, a), fb = index_form(k, b), f;
     if (form_add(k, &fa, &fb, s, &f)) {
-        if (f.n == fa.n && f.c == fa.c && !memcmp(f.t, fa.t, f.n * sizeof *f.t))
+        if (form_same(&f, &fa))
             return a;
         return form_value(k, &f);
     }
@@ -437,8 +446,7 @@ static bool form_is_below(const struct kernel *k, const struct form *f, struct s
     const struct index_table *x = k->index;
     for (uint32_t i = 0; x && i < x->nbelow && i < MAX_BELOW; i++) {
         struct form g = index_form(k, x->below[i].v);
-        if (x->below[i].v && size_is_multiple(c, x->below[i].size) && g.n == f->n && g.c == f->c &&
-            !memcmp(g.t, f->t, g.n * sizeof *g.t))
+        if (x->below[i].v && size_is_multiple(c, x->below[i].size) && form_same(&g, f))
             return true;
     }
     return false;
@@ -643,7 +651,7 @@ bool ix_depends(struct kernel *k, val v, val var)
 bool ix_same(const struct kernel *k, val a, val b)
 {
     struct form fa = index_form(k, a), fb = index_form(k, b);
-    return fa.n == fb.n && fa.c == fb.c && !memcmp(fa.t, fb.t, fa.n * sizeof *fa.t);
+    return form_same(&fa, &fb);
 }
 
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi)
