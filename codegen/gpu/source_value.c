@@ -33,7 +33,7 @@ static void float_literal(const struct emitter *m, unsigned dtype, uint64_t bits
 
 static void source_value_literal(const struct emitter *m, unsigned dtype, uint64_t bits, char *out)
 {
-    int64_t x = (int64_t)dtype_value(dtype, bits); /* exact for fewer than 64 bits */
+    int64_t x = dtype_is_float(dtype) || dtype_size(dtype) == 8 ? 0 : (int64_t)dtype_value(dtype, bits);
     switch (dtype) {
     case KL_BOOL:
         snprintf(out, MAX_OPERAND, bits ? "true" : "false");

@@ -215,9 +215,9 @@ static kl_tensor dlpack_import_tensor(const struct dl_tensor *t, struct taken th
     if (!dims_bytes(t->rank, t->dims, kl_dtype_size(dtype), &count, &bytes))
         return dlpack_fails(KL_ERR_SHAPE, "a dimension below 0, or too many elements; dimensions", t->rank),
                kl_none;
-    char *data = bytes ? (char *)t->data + t->byte_offset : nothing;
     if (bytes && !t->data)
         return dlpack_fails(KL_ERR_ARGUMENT, "data is NULL; bytes", (long long)bytes), kl_none;
+    char *data = bytes ? (char *)t->data + t->byte_offset : nothing;
     if (!bytes)
         return kl_zeros(device, dtype, t->rank, t->dims);
     if (!axes_by_stride(t, axes) || (uintptr_t)data % kl_dtype_size(dtype)) {

@@ -378,8 +378,8 @@ static bool check_read(const struct check *c, const struct checked_argument *a)
     if (!a->bytes) return true;
     if (a->loc.kind == LOC_ARENA) {
         uint32_t i = first_content(c, index, a->loc.offset);
-        const struct arena_content *h = &c->held[i];
-        if (i == c->nheld || h->device != index || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
+        const struct arena_content *h = i == c->nheld ? NULL : &c->held[i];
+        if (!h || h->device != index || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
             return plan_check_fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value",
                                    a->lbuf,
                         (long long)a->loc.offset, (long long)(a->loc.offset + a->bytes));

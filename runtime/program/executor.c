@@ -32,7 +32,7 @@ void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
     case LOC_WORKSPACE: /* of kernels for GPUs only */
     case LOC_KERNEL_LOCAL:  break;
     }
-    return (char *)base + l->offset;
+    return base ? (char *)base + l->offset : NULL;
 }
 
 void **exec_arguments(const struct frame *f, const struct command *c, unsigned worker)

@@ -437,6 +437,7 @@ static void losses(void)
 
 /* ---- misuse ---- */
 
+/* On one line: of a call of a macro on several, __LINE__ is the first one's in Clang, the last one's in GCC. */
 #define REFUSED(call, code, ...) refused(call, code, __LINE__, (const char *[]){__VA_ARGS__, NULL})
 static void refused(kl_tensor t, kl_status code, int line, const char *const *part)
 {
@@ -449,6 +450,7 @@ static void refused(kl_tensor t, kl_status code, int line, const char *const *pa
     kl_release(t);
 }
 #define kl_softplus(...) kl_softplus_at(KL_HERE, __VA_ARGS__)
+#define BATCH_NORM(x, mean, var, training) kl_batch_norm(x, kl_none, kl_none, mean, var, training, 0.1, 1e-5)
 
 static void misuse(void)
 {
@@ -470,12 +472,9 @@ static void misuse(void)
     REFUSED(kl_rms_norm(a, 1, kl_none, -1), KL_ERR_ARGUMENT, "rms_norm: ", "eps -1");
     REFUSED(kl_group_norm(a, 2, kl_none, kl_none, 1e-5), KL_ERR_SHAPE, "group_norm: ", "[2,3]", "2 equal groups");
     REFUSED(kl_group_norm(v, 2, kl_none, kl_none, 1e-5), KL_ERR_SHAPE, "group_norm: ", "[4]");
-    REFUSED(kl_batch_norm(a, kl_none, kl_none, v, c, true, 0.1, 1e-5), KL_ERR_SHAPE, "batch_norm: the running mean",
-            "[4]");
-    REFUSED(kl_batch_norm(a, kl_none, kl_none, c, kl_none, false, 0.1, 1e-5), KL_ERR_HANDLE, "batch_norm: ",
-            "variance");
-    REFUSED(kl_batch_norm(kl_zeros(dev, KL_F32, D(1, 3)), kl_none, kl_none, c, c, true, 0.1, 1e-5), KL_ERR_SHAPE,
-            "batch_norm: ", "[1,3]");
+    REFUSED(BATCH_NORM(a, v, c, true), KL_ERR_SHAPE, "batch_norm: the running mean", "[4]");
+    REFUSED(BATCH_NORM(a, c, kl_none, false), KL_ERR_HANDLE, "batch_norm: ", "variance");
+    REFUSED(BATCH_NORM(kl_zeros(dev, KL_F32, D(1, 3)), c, c, true), KL_ERR_SHAPE, "batch_norm: ", "[1,3]");
     REFUSED(kl_attention(a, v, a, kl_none, false), KL_ERR_SHAPE, "attention: k has shape", "[4]");
     REFUSED(kl_attention(a, w, a, kl_none, false), KL_ERR_TYPE, "attention: ", "f64");
     REFUSED(kl_attention(a, a, a, a, false), KL_ERR_TYPE, "attention: the mask", "f32");

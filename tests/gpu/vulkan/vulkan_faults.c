@@ -82,9 +82,9 @@ static VkResult VKAPI_CALL new_cache(VkDevice d, const VkPipelineCacheCreateInfo
                                      VkPipelineCache *out)
 {
     VkPipelineCacheCreateInfo own = *i;
-    const char *end = (const char *)i->pInitialData + i->initialDataSize;
+    const char *given = i->pInitialData;
     vulkan_faults.caches++;
-    if (i->initialDataSize > KEPT && !memcmp(end - KEPT, kept, KEPT)) {
+    if (i->initialDataSize > KEPT && !memcmp(given + i->initialDataSize - KEPT, kept, KEPT)) {
         vulkan_faults.filled++;
         own.initialDataSize -= KEPT;
     }
