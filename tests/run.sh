@@ -26,7 +26,7 @@ export ASAN_OPTIONS=allocator_may_return_null=1:intercept_tls_get_addr=0
 export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
 export TSAN_OPTIONS=allocator_may_return_null=1:suppressions=$PWD/tests/tsan.supp
 export UBSAN_OPTIONS=print_stacktrace=1
-# gcc's ThreadSanitizer cannot start where the kernel randomizes addresses by more bits than it knows.
+# ThreadSanitizer may be unable to start where the kernel randomizes addresses by more bits than it knows.
 fixed_addresses=
 if setarch -R true 2>/dev/null; then fixed_addresses='setarch -R'; fi
 unset KILN_DEVICE KILN_CODEGEN KILN_THREADS KILN_FUSE KILN_DUMP KILN_DUMP_DIR KILN_PROFILE KILN_LOG
@@ -95,8 +95,9 @@ suites_of=() presets=() commands=() logs_of=() # of the chosen lines
 suite_of= suite_time=0 next=0 running=0 processor_time=0
 declare -A built
 
-# targets PRESET: the targets that the chosen lines need of it. The builds of each compiler, release and clang, are
-# whole, for the sake of their warnings: no target stands for all.
+# targets PRESET: the targets that the chosen lines need of it. The build by GCC, release, is whole for the sake of its
+# warnings, as is clang: no target stands for all. clang_warnings.sh checks what clang's build with sanitizers leaves
+# out.
 targets() {
     local suite preset when command word
     case $1 in release | clang | fuzz) return ;; esac
