@@ -46,6 +46,11 @@ static void losses_and_attention(void)
     kl_tensor positions = kl_arange(dev, KL_I32, 4);
     CHECK(same(kl_nn_rotary_with(q, positions, NULL), kl_nn_rotary_with(q, positions, &rotary)));
     kl_release(positions);
+    kl_tensor ints = kl_cast(kl_mul_scalar(x, 9), KL_I8), scale = kl_narrow(x, 1, 0, 2);
+    const kl_qscheme scheme = {.type = KL_Q_I8, .axis = 1, .block = 4};
+    CHECK(same(kl_quantized_with(ints, scheme, scale, NULL),
+               kl_quantized_with(ints, scheme, scale, &(kl_quantized_options){0})));
+    kl_release(ints), kl_release(scale);
     kl_nn_causal_options causal = {0};
     CHECK(same(kl_nn_causal_attention(q, q, q, NULL, 0, NULL), kl_nn_causal_attention(q, q, q, NULL, 0, &causal)));
     kl_nn_cache plain, with;
