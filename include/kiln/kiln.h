@@ -131,6 +131,14 @@ KL_API void kl_dump_next(const char *dir);
  * nothing yet, the values that nothing reads count as kept.  Nothing runs, and the trace stays open.  [errors ARGUMENT:
  * no such stage, trace or picture; TRACE: none is open; IO; and those of compiling it] */
 KL_API_AT kl_status kl_dump(const char *trace, const char *stage, const char *path);
+/* Does a device compute the bits that the interpreter computes?  The graph of the trace of this name that ran last is
+ * run on the device ({0}: the trace's own), unfused and fused, with random numbers in place of its data and of symbolic
+ * lengths, and all results are compared with the interpreter's; any NaN equals any other.  They are the same bits where
+ * ir/README.md promises it.  The trace's values stay as they are; ops of the user (<kiln/custom.h>) and kl_assert see
+ * the random numbers, and a trace with collectives has to be checked by all ranks.
+ * [errors CHECK: a result differs: which, and the kernel and node that is the first; ARGUMENT: no such trace has run;
+ * TRACE: one is open; DEVICE; those of running it] */
+KL_API kl_status kl_check_bits(const char *trace, kl_device device);
 
 /* ---- errors, per thread ---- */
 
