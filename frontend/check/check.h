@@ -15,9 +15,9 @@ bool check_values_room(struct check_values *v, const struct graph *g, struct err
 bool check_values_fill(struct check_values *v, const struct graph *g, uint64_t seed, struct err *e);
 /* Room, and made-up values for all leaves. */
 bool check_values_made_up(struct check_values *v, const struct graph *g, uint64_t seed, struct err *e);
-/* The values for a graph that an edit made of g: as before where a leaf has the type it had, what the interpreter
- * gives for a node that became an input, else made up.  known: per node of g that value, NULL where it is not at hand;
- * or NULL. */
+/* values_edited.c: the values for a graph that an edit made of g: as before where a leaf has the type it had, what the
+ * interpreter gives for a node that became an input, else made up.  known: per node of g that value, NULL where it is
+ * not at hand; or NULL. */
 bool check_values_edited(struct check_values *now, const struct graph *edited, const struct edit_leaves *leaves,
                          const struct check_values *v, const struct graph *g, void *const *known, uint64_t seed,
                          struct err *e);
@@ -61,9 +61,13 @@ struct check_place {
     struct graph *graph;     /* the kernel's nodes alone, with inputs for what they read; or NULL */
     struct check_values values; /* for `graph` */
 };
-/* Finds where a graph begins to differ on a device.  false: *e; check_place_free in either case. */
+/* Finds where a graph begins to differ on a device.  isolate: check_isolate, for p->graph; NULL: without it, and a
+ * library that passes NULL is linked without the edits of graphs.  false: *e; check_place_free in either case. */
+struct locating;
+typedef bool check_isolate_fn(struct locating *l, struct err *e);
+check_isolate_fn check_isolate;
 bool check_locate(const struct graph *g, int device, bool fuse, double tolerance, const struct check_values *v,
-                  struct check_place *p, struct err *e);
+                  check_isolate_fn *isolate, struct check_place *p, struct err *e);
 void check_place_free(struct check_place *p);
 
 /* ---- shrink.c ---- */

@@ -3,22 +3,8 @@
  * The interpreter runs the graph that the program was planned from and keeps the values that commands store.  Then the
  * program runs command by command, and what each has stored is compared with the value of its node.  If a command
  * differs, what it read was right, so it is the one that is wrong, or its code is. */
-#include "check.h"
+#include "locate.h"
 #include <string.h>
-
-struct locating {
-    const struct graph *g;       /* the one recorded */
-    int device;
-    bool fuse;
-    double tolerance;
-    const struct check_values *v;
-    const struct program *p;     /* the program of g */
-    void **value;                /* per node of p->g: what the interpreter gives, for nodes that commands store */
-    bool *stored, failed;        /* failed: out of memory */
-    uint32_t group;              /* of the command that differs, or its node's */
-    ref node;                    /* the first that differs; NIL: none does */
-    struct check_place *place;
-};
 
 /* ---- what commands store ---- */
 
@@ -158,31 +144,6 @@ static const char *find_pass(const struct locating *l, const struct check_output
     return NULL;
 }
 
-/* ---- the kernel's nodes alone ---- */
-
-static bool locate_isolate(struct locating *l, struct err *e)
-{
-    const struct graph *g = l->p->g;
-    bool *cut = mem_alloc(g->nnode * sizeof *cut);
-    if (!cut)
-        return err_set(e, KL_ERR_MEMORY, "out of memory: @%s", g->name);
-    for (ref r = 1; r < g->nnode; r++)
-        cut[r] = g->group && g->group[r] != GROUP_NONE && g->group[r] != l->group && l->value[r] &&
-                 !op_is_leaf(node_at(g, r)->op);
-    struct edit edit = {.kind = EDIT_CUT, .of = g, .node = l->node, .cut = cut};
-    struct edit_leaves leaves = {0};
-    struct graph *alone = cut[l->node] ? NULL : edit_apply(g, &edit, &leaves);
-    mem_free(cut);
-    if (!alone)
-        return true;
-    bool ok = check_values_edited(&l->place->values, alone, &leaves, l->v, g, l->value, 0, e);
-    edit_leaves_free(&leaves);
-    if (alone && graph_devices(alone) == UINT64_C(1) << l->device) /* as the graph of the user was */
-        graph_move(alone, (unsigned)l->device, graph_device(l->g));
-    l->place->graph = alone;
-    return ok;
-}
-
 /* Names the first pass after which the interpreter gives other outputs, if the program's graph does. */
 static bool locate_pass(struct locating *l, struct err *e)
 {
@@ -204,18 +165,18 @@ static bool locate_kernel(struct locating *l, const struct exec *x, struct err *
     const struct exec_watch commands = {compare_command, l};
     bool ok = check_run_program(x, l->g, l->device, l->v, &commands, &now, e);
     check_outputs_free(&now);
-    return ok && (!l->node || locate_isolate(l, e));
+    return ok && (!l->node || !l->isolate || l->isolate(l, e));
 }
 
 bool check_locate(const struct graph *g, int device, bool fuse, double tolerance, const struct check_values *v,
-                  struct check_place *place, struct err *e)
+                  check_isolate_fn *isolate, struct check_place *place, struct err *e)
 {
     *place = (struct check_place){0};
     const struct exec *x = exec_get(g, device, fuse, e);
     if (!x)
         return false;
     struct locating l = {.g = g, .device = device, .fuse = fuse, .tolerance = tolerance, .v = v, .p = x->program,
-                         .place = place};
+                         .place = place, .isolate = isolate};
     bool ok = (find_stored(&l) || err_set(e, KL_ERR_MEMORY, "out of memory: @%s", g->name)) &&
               locate_pass(&l, e) && locate_kernel(&l, x, e);
     for (ref r = 0; l.value && r < l.p->g->nnode; r++)

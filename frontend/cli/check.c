@@ -229,7 +229,9 @@ static int check_one(struct checking *c, struct check_values *v, bool fuse)
     show_difference(c, fuse, k, &d);
     struct check_place p = {0};
     c->fuse = fuse;
-    bool ok = check_locate(c->j->g, c->j->device, fuse, c->tolerance, v, &p, &e) || (cli_error("%s", e.msg), false);
+    bool ok = check_locate(c->j->g, c->j->device, fuse, c->tolerance, v, check_isolate, &p, &e);
+    if (!ok)
+        cli_error("%s", e.msg);
     if (ok)
         show_place(&p);
     ok = ok && make_small(c, &p, v);

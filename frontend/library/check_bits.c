@@ -34,7 +34,7 @@ static bool report_place(const struct graph *g, int device, bool fuse, const str
                          const struct difference *d, struct err *e)
 {
     struct check_place p = {0};
-    if (!check_locate(g, device, fuse, 0, v, &p, e)) {
+    if (!check_locate(g, device, fuse, 0, v, NULL, &p, e)) {
         check_place_free(&p);
         return false;
     }
