@@ -18,6 +18,7 @@ enum emit_kind { EMIT_OBJECT, EMIT_LLVM, EMIT_ASM }; /* the last two are text */
 struct object_parts {
     const char *prefix;
     const struct kernel *const *kernel; uint32_t nkernel;
+    const uint32_t *number; /* of each kernel: equal kernels of all programs have one, from 0 in their order */
     const void *image; size_t image_bytes;
 };
 
@@ -48,7 +49,7 @@ struct backend {
     bool (*object)(const struct object_parts *o, uint32_t n, const struct caps *target, struct code *out,
                    struct err *e);
 };
-#define KERNEL_ABI 11u
+#define KERNEL_ABI 12u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */

@@ -97,6 +97,10 @@ opt_all() {
 check 'opt any pass on any file' 0 '^all$' opt_all
 check compile 0 'step_run for x86-64-v3: 1 kernels, [0-9]* bytes' "$kiln" compile "$tmp/step.kir" -o "$tmp/step.o" \
     --header "$tmp/step.h" --prefix step
+check 'compile two programs by names' 0 ': a_run, b_run for x86-64-v3: 1 kernels, ' "$kiln" compile "a=$tmp/step.kir" \
+    "b=$tmp/step.kir" -o "$tmp/two.o" --header "$tmp/two.h"
+check 'a prefix of two programs' 2 'of several, NAME=FILE gives each a name' "$kiln" compile "$tmp/step.kir" \
+    "$tmp/step.kir" --prefix p -o "$tmp/two.o" --header "$tmp/two.h"
 check 'what a compiled step takes' 0 'float \*state_w;.*f32\[2\]: read, and given' cat "$tmp/step.h"
 check 'compile for a processor' 0 'sizes_run for x86-64-v4' "$kiln" compile "$tmp/sizes.kir" -o "$tmp/sizes.o" \
     --header "$tmp/sizes.h" --bind n=4 --bind m=2 --cpu x86-64-v4

@@ -2,8 +2,9 @@
 # Fuzzes what reads files for a time:  fuzz.sh BUILD [SECONDS] [TARGET] [READER]
 #
 # TARGET: fuzz_parse, the parser and what follows it, fuzz_file, files of tensors, fuzz_data, files of data, text and
-# logs, and checkpoints, or fuzz_onnx, the importer of models, from ONNX's own tests (Debian: libonnx-testdata)
-# (tests/fuzz/TARGET.c).  READER: only inputs of this reader: npy, npz, safetensors or gguf for fuzz_file; csv, idx,
+# logs, and checkpoints, or fuzz_onnx, the importer of models, from ONNX's own tests (Debian: libonnx-testdata) and
+# the models that tests/onnx/node_models.sh made in build (tests/fuzz/TARGET.c).  READER: only inputs of this reader:
+# npy, npz, safetensors or gguf for fuzz_file; csv, idx,
 # tokens, tokenizer, checkpoint, log or words (tokenizers of one file) for fuzz_data.  The run starts from samples and
 # from what earlier runs found new, kept in BUILD/NAME-corpus, where NAME is TARGET or TARGET-READER.  An input that
 # fails is left in BUILD/NAME- as crash-*, leak-*, oom-* or timeout-*; `BUILD/tests/TARGET FILE` runs it again and
@@ -104,7 +105,7 @@ data_words() {
 }
 
 onnx_samples() {
-    for file in /usr/share/libonnx-testdata/data/*/test_*/model.onnx; do
+    for file in /usr/share/libonnx-testdata/data/*/test_*/model.onnx "$root"/build/onnx-*/node/test_*/model.onnx; do
         [ -e "$file" ] && [ "$(wc -c <"$file")" -le 4096 ] && cp "$file" "$seeds/$(basename "$(dirname "$file")")"
     done
 }
@@ -112,6 +113,8 @@ onnx_samples() {
 # Operators and attributes as the importer knows them.
 onnx_words() {
     sed -n 's/^[A-Z_]*(\([A-Za-z0-9]*\),.*/"\1"/p' "$root/frontend/formats/onnx/ops.def"
+    sed -n 's/^M[SL](\("[A-Za-z0-9]*"\),.*/\1/p' "$root/frontend/formats/onnx/contrib.def"
+    printf '"%s"\n' com.microsoft ai.onnx.ml BRANCH_LEQ LEAF
     grep -hoE 'onnx_attr_[a-z]*\(n, "[a-z_]*"' "$root"/frontend/formats/onnx/ops/*.c \
         "$root"/frontend/formats/onnx/ops/*/*.c | sed 's/.*(n, //'
 }

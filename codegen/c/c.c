@@ -163,18 +163,21 @@ static void c_image(struct text *t, const struct object_parts *o)
     text_put(t, "};\n\n");
 }
 
-static bool c_kernels(struct text *t, const struct object_parts *o, struct err *e)
+/* next: the number of the first kernel that no program in front has. */
+static bool c_kernels(struct text *t, const struct object_parts *o, uint32_t *next, struct err *e)
 {
     for (uint32_t i = 0; i < o->nkernel; i++) {
         char name[128];
-        snprintf(name, sizeof name, "kiln_kernel_%u_%.63s", i, o->prefix);
+        if (o->number[i] != *next)
+            continue;
+        snprintf(name, sizeof name, "kiln_kernel_%u", (*next)++);
         text_put(t, "/* %s */\nstatic ", o->kernel[i]->name);
         if (!c_source(o->kernel[i], name, t, e))
             return false;
     }
     text_put(t, "static kiln_kernel *const kiln_kernels_%s[] = {", o->prefix);
     for (uint32_t i = 0; i < o->nkernel; i++)
-        text_put(t, "kiln_kernel_%u_%.63s, ", i, o->prefix);
+        text_put(t, "kiln_kernel_%u, ", o->number[i]);
     text_put(t, "NULL};\n");
     return true;
 }
@@ -185,11 +188,12 @@ static bool c_object(const struct object_parts *o, uint32_t n, const struct caps
 {
     struct text t = {0};
     bool ok = true;
+    uint32_t next = 0;
     (void)target;
     text_put(&t, "%s#define IMAGE_STRUCT struct KILN_ALIAS\n#define IMAGE_FN KILN_FN\n%s%s\n", prelude,
              image_format, runner);
     for (uint32_t i = 0; i < n && ok; i++) {
-        ok = c_kernels(&t, &o[i], e);
+        ok = c_kernels(&t, &o[i], &next, e);
         c_image(&t, &o[i]);
     }
     if (ok && t.failed)

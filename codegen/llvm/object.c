@@ -2,9 +2,10 @@
 #include "emit.h"
 #include <string.h>
 
-/* The kernels, each a function with internal linkage, and a table of them. */
+/* The kernels, each a function with internal linkage, and a table of them.  made: functions by the kernels' numbers;
+ * those that are NULL are emitted. */
 static LLVMValueRef emit_kernels(const struct object_parts *o, const struct caps *target, LLVMModuleRef module,
-                                 LLVMContextRef ctx, struct err *e)
+                                 LLVMContextRef ctx, LLVMValueRef *made, struct err *e)
 {
     LLVMTypeRef ptr = LLVMPointerTypeInContext(ctx, 0);
     LLVMValueRef *fn = mem_alloc((o->nkernel + 1) * sizeof *fn);
@@ -12,10 +13,14 @@ static LLVMValueRef emit_kernels(const struct object_parts *o, const struct caps
         err_set(e, KL_ERR_MEMORY, "out of memory emitting %s", o->prefix);
     for (uint32_t i = 0; i < o->nkernel && !e->code; i++) {
         char name[160];
+        fn[i] = made[o->number[i]];
+        if (fn[i])
+            continue;
         snprintf(name, sizeof name, "%.63s.%u.%.63s", o->prefix, i, o->kernel[i]->name);
         if (emit_kernel(o->kernel[i], name, target, module, ctx, e)) {
             fn[i] = LLVMGetNamedFunction(module, name);
             LLVMSetLinkage(fn[i], LLVMInternalLinkage);
+            made[o->number[i]] = fn[i];
         }
     }
     LLVMValueRef table = NULL;
@@ -69,13 +74,20 @@ static void emit_entry(const struct object_parts *o, LLVMModuleRef module, LLVMC
 bool emit_object(const struct object_parts *o, uint32_t n, const struct caps *target, LLVMModuleRef module,
                  LLVMContextRef ctx, struct err *e)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        LLVMValueRef kernels = emit_kernels(&o[i], target, module, ctx, e);
+    uint32_t all = 0;
+    for (uint32_t i = 0; i < n; i++)
+        all += o[i].nkernel;
+    LLVMValueRef *made = mem_alloc((all + 1) * sizeof *made);
+    if (!made)
+        err_set(e, KL_ERR_MEMORY, "out of memory emitting %s", n ? o->prefix : "an object");
+    for (uint32_t i = 0; i < n && !e->code; i++) {
+        LLVMValueRef kernels = emit_kernels(&o[i], target, module, ctx, made, e);
         if (!kernels)
-            return false;
+            break;
         LLVMValueRef image = emit_image(&o[i], module, ctx);
         emit_entry(&o[i], module, ctx, "run", LLVMInt32TypeInContext(ctx), (LLVMValueRef[]){image, kernels}, 2, 1);
         emit_entry(&o[i], module, ctx, "workspace_bytes", LLVMInt64TypeInContext(ctx), &image, 1, 0);
     }
-    return true;
+    mem_free(made);
+    return !e->code;
 }

@@ -8,19 +8,29 @@
 enum { MAX_FILES = 64 };
 
 struct compile {
-    const char *file[MAX_FILES], *object, *header, *weights, *emit;
+    const char *file[MAX_FILES];
+    char name[MAX_FILES][64];      /* of the functions, as "NAME=FILE" gives it; "": the file's or graph's */
+    const char *object, *header, *weights, *emit;
     unsigned nfile, models;
     struct object_options options;
     struct cli_values values;
 };
 
+/* FILE, or NAME=FILE. */
 static void compile_take_file(struct cli_args *a, void *compile)
 {
     struct compile *c = compile;
-    if (!a->option && c->nfile < MAX_FILES)
-        c->file[c->nfile++] = a->value;
-    else
+    const char *file = a->value;
+    size_t name = !a->option ? strspn(file, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") : 0;
+    if (!a->option && c->nfile < MAX_FILES) {
+        if (name && name < sizeof *c->name && file[name] == '=') {
+            memcpy(c->name[c->nfile], file, name);
+            file += name + 1;
+        }
+        c->file[c->nfile++] = file;
+    } else {
         a->failed = cli_unexpected(a) != CLI_OK;
+    }
 }
 
 static int parse_args(struct compile *c, int argc, char **argv)
@@ -55,7 +65,7 @@ static int parse_args(struct compile *c, int argc, char **argv)
     if (c->weights && !c->models)
         return cli_error("--weights: only a model has them; a graph's states are the caller's"), CLI_USAGE;
     if (c->options.prefix && c->nfile > 1)
-        return cli_error("--prefix is for one program; each of several has its graph's or file's name"), CLI_USAGE;
+        return cli_error("--prefix is for one program; of several, NAME=FILE gives each a name"), CLI_USAGE;
     return CLI_OK;
 }
 
@@ -67,12 +77,14 @@ static void weights_path(const char *object, char *to, size_t size)
     snprintf(to, size, "%.*s.weights", (int)(o ? n - 2 : n), object);
 }
 
-static bool compile_add_graph(const struct compile *c, const char *file, kl_object *object)
+static bool compile_add_graph(const struct compile *c, const char *file, const char *name, kl_object *object)
 {
     struct err e = {0};
+    struct object_options options = c->options;
     struct graph *g = cli_load(file, &c->values);
     bool ok = g && cli_bind(g);
-    if (ok && !object_file_add(object_file_of(object), g, &c->options, &e))
+    options.prefix = name;
+    if (ok && !object_file_add(object_file_of(object), g, &options, &e))
         ok = !cli_error("%s", e.msg);
     graph_free(g);
     return ok;
@@ -108,9 +120,11 @@ int cli_compile(int argc, char **argv)
     kl_object *object = kl_object_new(&(kl_compile_options){.cpu = c.options.cpu, .weights_inside = !apart,
                                                            .weights_path = apart ? weights : NULL, .emit = c.emit});
     bool ok = object || (cli_error("%s", kl_last_error()), false);
-    for (unsigned i = 0; i < c.nfile && ok; i++)
-        ok = cli_is_model(c.file[i]) ? cli_model_compile(c.file[i], &c.values, object, c.options.prefix)
-                                     : compile_add_graph(&c, c.file[i], object);
+    for (unsigned i = 0; i < c.nfile && ok; i++) {
+        const char *name = *c.name[i] ? c.name[i] : c.options.prefix;
+        ok = cli_is_model(c.file[i]) ? cli_model_compile(c.file[i], &c.values, object, name)
+                                     : compile_add_graph(&c, c.file[i], name, object);
+    }
     ok = ok && compile_finish(&c, object, apart ? weights : NULL);
     kl_object_free(object);
     return ok ? CLI_OK : CLI_FAILED;

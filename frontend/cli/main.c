@@ -62,7 +62,7 @@ const struct cli_command cli_commands[] = {
      "      largest value (0 on processors, where bits are equal); exit code 0: no difference, 1: some, 2: it cannot\n"
      "      be compared",
      cli_check},
-    {"compile", "FILE.. -o FILE.o --header FILE.h [--emit object|c] [--prefix NAME] [--target TARGET]\n"
+    {"compile", "[NAME=]FILE.. -o FILE.o --header FILE.h [--emit object|c] [--prefix NAME] [--target TARGET]\n"
      "           [--bind SYMBOL=NUMBER or LOW..HIGH] [--unfused] [--schedules FILE] [--weights inside|file]",
      "compile graphs to an object that runs without Kiln's compiler, linked with libkiln-aot.a, or with --emit c\n"
      "      to one C99 file (-o FILE.c) that needs nothing and has its declarations, too; a model's weights are in\n"

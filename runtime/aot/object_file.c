@@ -124,12 +124,29 @@ static bool join_source(struct object_file *f, struct code *code, struct err *e)
     return !t.failed || err_set(e, KL_ERR_MEMORY, "out of memory writing the C");
 }
 
+/* Sets the parts' numbers of kernels, for which `number` has room; how many there are. */
+static uint32_t number_kernels(struct object_parts *part, uint32_t n, uint32_t *number)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; number += part[i++].nkernel) {
+        part[i].number = number;
+        for (uint32_t k = 0; k < part[i].nkernel; k++) {
+            number[k] = count;
+            for (uint32_t j = 0; j <= i && number[k] == count; j++) /* an equal one in front */
+                for (uint32_t l = 0; l < (j < i ? part[j].nkernel : k) && number[k] == count; l++)
+                    if (kernel_same(part[j].kernel[l], part[i].kernel[k]))
+                        number[k] = part[j].number[l];
+            count += number[k] == count;
+        }
+    }
+    return count;
+}
+
 static void object_describe(const struct object_file *f, struct object_made *out)
 {
     struct text t = {0};
     for (uint32_t i = 0; i < f->n; i++) {
         int64_t bytes = program_arenas(f->part[i].p);
-        out->kernels += f->part[i].p->nkernel;
         out->workspace_bytes = bytes > out->workspace_bytes ? bytes : out->workspace_bytes;
         text_put(&t, "%s%s_run", i ? ", " : "", f->part[i].prefix);
     }
@@ -140,25 +157,35 @@ static void object_describe(const struct object_file *f, struct object_made *out
 
 bool object_file_finish(struct object_file *f, struct object_made *out, struct err *e)
 {
+    uint32_t all = 0, kernels = 0;
+    for (uint32_t i = 0; i < f->n; i++)
+        all += f->part[i].p->nkernel;
     struct object_parts *parts = mem_alloc((f->n + 1) * sizeof *parts);
+    uint32_t *number = mem_alloc((all + 1) * sizeof *number);
     *out = (struct object_made){0};
-    if (!parts)
+    if (!parts || !number) {
+        mem_free(parts);
+        mem_free(number);
         return err_set(e, KL_ERR_MEMORY, "no memory for an object");
+    }
     for (uint32_t i = 0; i < f->n; i++) {
         const struct object_part *x = &f->part[i];
         parts[i] = (struct object_parts){x->prefix, (const struct kernel *const *)x->p->kernel, x->p->nkernel,
-                                         x->image, x->image_bytes};
+                                         NULL, x->image, x->image_bytes};
     }
+    kernels = number_kernels(parts, f->n, number);
     bool ok = !f->n ? err_set(e, KL_ERR_ARGUMENT, "no program was added")
               : !f->header.s ? err_set(e, KL_ERR_ARGUMENT, "its files were made before")
                              : f->backend->object(parts, f->n, &f->target, &out->code, e);
     mem_free(parts);
+    mem_free(number);
     ok = ok && (!f->source || join_source(f, &out->code, e));
     if (!ok) {
         object_made_free(out);
         return false;
     }
     object_describe(f, out);
+    out->kernels = kernels;
     out->header = f->header.s;
     out->weights = f->weights;
     out->weights_bytes = f->weights_bytes;
