@@ -78,13 +78,26 @@ static const struct sched_line *line_of(struct planner *root, const char *kernel
     return found;
 }
 
+/* The line for the group's own name, where there is none for that of the first group with an equal kernel: which groups
+ * come first depends on the loops that are one kernel, and so on schedules. */
+static void line_of_group(struct planner *p, uint32_t group, struct own_kernel *o)
+{
+    struct kernel named = {0};
+    if (o->line)
+        return;
+    lower_name(p->lowerer, group, &named);
+    o->line = line_of(p->root, named.name);
+}
+
 /* The name and the line of the group's kernel, which it has from the first group with an equal one. */
 static struct own_kernel *own_kernel(struct planner *p, uint32_t group)
 {
     struct planner *root = p->root;
     struct plan_kernel *x = &root->kernel[p->shared[group]];
-    if (x->own)
+    if (x->own) {
+        line_of_group(p, group, &root->own[x->own - 1]);
         return &root->own[x->own - 1];
+    }
     if ((!root->line && !sort_lines(root)) ||
         !mem_reserve(&root->own, &root->own_cap, root->nown + 1, sizeof *root->own))
         return plan_no_memory(p), NULL;

@@ -138,6 +138,7 @@ static bool share_out(const struct graph *g, const struct exec *x, bool fuse, st
     for (uint32_t i = 0; i < n; i++) {
         at[i] = &k[i];
         schedule_set(&k[i], &x->program->kernel[i]->sched);
+        k[i].family = x->program->kernel[i]->family; /* NULL: a loop, which has no schedule */
         k[i].sched.grain = 1;
         if (k[i].sched.kind == SCHED_MAP && k[i].sched.width > 4)
             k[i].sched.width = 4; /* more iterations */
