@@ -73,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         const uint8_t *data = kl_file_data(f, e.name);
         for (size_t k = 0; data && k < e.bytes; k++)
             fuzz_file_seen = data[k];
-        kl_tensor t = kl_file_tensor(f, dev, e.name);
+        kl_tensor t = i % 2 ? kl_file_matrix(f, dev, e.name) : kl_file_tensor(f, dev, e.name);
         void *all = e.bytes < 1 << 16 ? malloc((size_t)(kl_numel(t) + 1) * 8) : NULL;
         if (t.id && all)
             kl_read(t, all, (size_t)kl_numel(t) * kl_dtype_size(kl_dtype_of(t)));
