@@ -359,21 +359,24 @@ static void compare(const struct row *r)
 
 /* ---- blocks of bits ---- */
 
-/* x [2, K] by N rows of K numbers of `bits` bits in blocks of 16, with or without zero points, beside plain loops. */
-static void matmul_nbits(int bits, int K, bool zeros)
+/* x [2, K] by N rows of K numbers of `bits` bits in blocks of 16, with or without zero points, beside plain loops.
+ * integers: x may be rounded to 8 bits in blocks (accuracy_level 4), and is made of numbers that this keeps. */
+static void matmul_nbits(int bits, int K, bool zeros, bool integers)
 {
     enum { N = 3, SIZE = 16 };
     int blocks = (K + SIZE - 1) / SIZE, bytes = SIZE * bits / 8, zbytes = (blocks * bits + 7) / 8;
     static struct operand o[4];
     char text[200], operands[100];
     snprintf(operands, sizeof operands, "x=f2,%d y=u%d,%d,%d s=p%d z=u%d", K, N, blocks, bytes, N * blocks, N * zbytes);
-    snprintf(text, sizeof text, "MatMulNBits" MS " x y s%s > a; K=%d N=%d bits=%d block_size=16", zeros ? " z" : "", K,
-             N, bits);
+    snprintf(text, sizeof text, "MatMulNBits" MS " x y s%s > a; K=%d N=%d bits=%d block_size=16%s", zeros ? " z" : "",
+             K, N, bits, integers ? " accuracy_level=4" : "");
     int n = 0;
     for (const char *s = operands; *s;)
         s = operand_read(s, &o[n++]);
     struct row r = {operands, text, NULL, 1, 1e-5};
     double want[2 * N];
+    for (int k = 0; k < 2 * K && integers; k++) /* multiples of 1/128, of which the largest is 127/128 */
+        o[0].v.f[k] = k % SIZE ? (float)(k * 37 % 200 - 100) / 128 : 127.0F / 128;
     for (int row = 0; row < 2; row++)
         for (int c = 0; c < N; c++) {
             double sum = 0;
@@ -470,7 +473,9 @@ int main(int argc, char **argv)
         for (int again = 0; again < 3; again++)
             compare(&rows[i]);
     for (int i = 0; i < 12; i++)
-        matmul_nbits((int[]){2, 4, 8}[i % 3], i & 1 ? 40 : 32, i >= 6);
+        matmul_nbits((int[]){2, 4, 8}[i % 3], i & 1 ? 40 : 32, i >= 6, false);
+    for (int i = 0; i < 12; i++) /* of 2 bits, and with blocks that are not whole: floats, nevertheless */
+        matmul_nbits((int[]){2, 4, 8}[i % 3], i & 1 ? 40 : 32, i >= 6, true);
     refusals();
     unlink(path);
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);

@@ -163,6 +163,43 @@ static kl_tensor block_zeros(struct node *n, uint32_t i, int64_t bits, int64_t r
     return kl_cast(kl_narrow(z, 1, 0, blocks), KL_F32);
 }
 
+/* The zero points of blocks as u8 [rows, blocks], of those that block_zeros has checked to be bytes or not given. */
+static kl_tensor block_zero_bytes(struct node *n, uint32_t i, int64_t bits, int64_t rows, int64_t blocks)
+{
+    int64_t dims[2] = {rows, blocks};
+    if (!onnx_has(n, i))
+        return kl_expand(onnx_number(n, KL_U8, (double)(1 << (bits - 1))), 2, dims);
+    int64_t bytes = (blocks * bits + 7) / 8;
+    return kl_narrow(unpack_bits(n, kl_reshape(onnx_in(n, i), 2, (int64_t[]){rows, bytes}), bits), 1, 0, blocks);
+}
+
+/* Is the product one of integers, of activations rounded to 8 bits in the weights' blocks?  accuracy_level 4 allows it.
+ * Products of integers have lengths that are numbers. */
+static bool is_integer_nbits(struct node *n, const struct type *t, int64_t bits, int64_t K, int64_t size)
+{
+    struct type z;
+    bool numbers = t->rank > 0 && t->dtype == KL_F32 && K % size == 0;
+    for (int i = 0; i < t->rank; i++)
+        numbers &= t->dims[i] >= 0;
+    return numbers && onnx_attr_int(n, "accuracy_level", 0) == 4 && (bits == 4 || bits == 8) &&
+           (!onnx_has(n, 3) || (onnx_type(n, 3, &z) && z.dtype == KL_U8));
+}
+
+static kl_tensor integer_nbits(struct node *n, const struct type *t, int64_t bits, int64_t N, int64_t size)
+{
+    int64_t K = t->dims[t->rank - 1], rows = 1, dims[KL_MAX_RANK];
+    for (int i = 0; i + 1 < t->rank; i++)
+        rows *= dims[i] = t->dims[i];
+    dims[t->rank - 1] = N;
+    const kl_qscheme of_a = {.type = KL_Q_I8, .axis = 1, .block = size};
+    const kl_qscheme of_b = {.type = bits == 4 ? KL_Q_U4 : KL_Q_U8, .axis = 1, .block = size};
+    kl_tensor bytes = kl_reshape(onnx_in(n, 1), 2, (int64_t[]){N, K * bits / 8});
+    kl_tensor scale = kl_reshape(kl_cast(onnx_in(n, 2), KL_F32), 2, (int64_t[]){N, K / size});
+    kl_tensor w = kl_quantized(bytes, of_b, scale, block_zero_bytes(n, 3, bits, N, K / size));
+    kl_tensor a = kl_to_quantized(kl_reshape(onnx_in(n, 0), 2, (int64_t[]){rows, K}), of_a, kl_none, kl_none);
+    return kl_reshape(kl_matmul(a, kl_transpose(w, 0, 1)), t->rank, dims);
+}
+
 /* Operands: a [.., K], bytes [N, blocks, bytes of a block], scales [N, blocks], zero points, -, bias [N]. */
 bool onnx_matmul_nbits(struct node *n)
 {
@@ -191,7 +228,9 @@ bool onnx_matmul_nbits(struct node *n)
     zero = onnx_has(n, 3) ? kl_reshape(zero, 3, by_block) : zero;
     kl_tensor w = kl_mul(kl_sub(kl_cast(q, KL_F32), zero), scale);
     w = kl_narrow(kl_reshape(w, 2, (int64_t[]){N, blocks * size}), 1, 0, K);
-    kl_tensor y = kl_matmul(onnx_in(n, 0), kl_transpose(kl_dtype_of(w) == t.dtype ? w : kl_cast(w, t.dtype), 0, 1));
+    kl_tensor y = is_integer_nbits(n, &t, bits, K, size) && t.dims[t.rank - 1] == K
+        ? integer_nbits(n, &t, bits, N, size)
+        : kl_matmul(onnx_in(n, 0), kl_transpose(kl_dtype_of(w) == t.dtype ? w : kl_cast(w, t.dtype), 0, 1));
     if (onnx_has(n, 5))
         y = kl_add(y, onnx_in(n, 5));
     return onnx_give(n, 0, y);
