@@ -157,7 +157,8 @@ static bool write_kernel(FILE *f, struct subject *s, uint32_t number)
     if (kernel_members(s->k) > 1) {
         text_put(&t, "addresses<%u>{", kernel_arguments(s->k));
         for (uint32_t b = 0; ok && b < s->k->nbuf; b++)
-            text_put(&t, s->info.local[b] ? "" : "(u64)buf[%u], ", b);
+            if (!s->info.local[b])
+                text_put(&t, "(u64)buf[%u], ", b);
         text_put(&t, "}, ");
     }
     for (uint32_t b = 0; ok && b < s->k->nbuf && kernel_members(s->k) == 1; b++)
