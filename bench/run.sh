@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the benchmarks that `./run bench` built: the one named, or all but those that need peers, models or a GPU.
 #   bench/run.sh [NAME] [--smoke] [--case CASE] [--json FILE] [--svg FILE]
+#   bench/run.sh aot
 #   bench/run.sh gpu [--smoke] [--json FILE] [--svg FILE]
 #   bench/run.sh peers [--threads 1|2|both] [--resume] [--case CASE] [--json FILE] [--svg FILE]
 # `gpu` stands for all benchmarks of a GPU; their tables are kept as bench/results/gpu-DATE.txt, with the commit and the
@@ -54,6 +55,15 @@ peer_for_models() {
         python3 -m venv "$peer" && "$peer/bin/pip" install --quiet onnxruntime && touch "$peer/ready" || return 0
     fi
     export KILN_TEST_PYTHON=$peer/bin/python KILN_TEST_TURNS=$folder/../../bench/peers/onnxruntime_turns.py
+}
+
+# The table of models compiled ahead of time, those of KILN_TEST_MODELS, beside onnxruntime.
+run_aot() {
+    local models
+    peer_for_models
+    mapfile -t models < <(find "${KILN_TEST_MODELS:?a folder of models}" -name '*.onnx' | sort)
+    "${KILN_TEST_PYTHON:?no Python with onnxruntime}" "$folder/../../bench/peers/aot_table.py" "$folder/.." \
+        "${models[@]}"
 }
 
 # PyTorch and JAX for bench/peers/peers.c, likewise.
@@ -146,6 +156,10 @@ trap 'rm -r "$parts"' EXIT
 for name in "${names[@]}"; do
     if [ "$name" = gpu ]; then
         run_gpu
+        continue
+    fi
+    if [ "$name" = aot ]; then
+        run_aot
         continue
     fi
     if ! grep -qxF -- "$name" <<<"$available"; then

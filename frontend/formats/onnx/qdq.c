@@ -33,13 +33,23 @@ static int64_t qdq_count(struct node *d, uint32_t i)
 
 /* ---- matrices ---- */
 
-struct qdq { struct node *a, *b; bool down; kl_tensor floats, weights; }; /* down: b's rows are the columns */
+struct qdq { struct node *a, *b; bool down; kl_tensor floats; }; /* down: b's rows are the columns */
 
 /* Operand i of d in the last axis of a product: one number or [N]. */
 static kl_tensor qdq_spread(struct node *d, uint32_t i, kl_dtype dtype)
 {
     int64_t count = qdq_count(d, i);
     return kl_cast(kl_reshape(onnx_in(d, i), count == 1 ? 0 : 1, &count), dtype);
+}
+
+/* The floats of node d, made where a gradient needs them: else a model's program would keep them beside the bytes. */
+static kl_tensor qdq_floats(struct node *d)
+{
+    struct type t;
+    if (!onnx_type(d, 0, &t))
+        return kl_none;
+    kl_tensor zero = onnx_has(d, 2) ? qdq_spread(d, 2, t.dtype) : kl_none;
+    return kl_dequantize(onnx_in(d, 0), qdq_spread(d, 1, KL_F32), zero, onnx_attr_int32(d, "axis", 1));
 }
 
 /* Part 0 of the weights' node: the sums of their columns less the zero point, [N]; of part 1 down. */
@@ -70,7 +80,8 @@ static kl_status product_backward(void *ctx, const kl_tensor *in, int64_t nin, k
 {
     const struct qdq *x = ctx;
     (void)nin, (void)nout;
-    out[0] = kl_matmul(in[2], x->down ? x->weights : kl_transpose(x->weights, 0, 1));
+    kl_tensor weights = qdq_floats(x->b);
+    out[0] = kl_matmul(in[2], x->down ? weights : kl_transpose(weights, 0, 1));
     return KL_OK;
 }
 
@@ -91,7 +102,6 @@ bool onnx_qdq_product(struct node *n, bool down, kl_tensor *y)
     if ((scales != 1 && scales != columns) || (zeros != 1 && zeros != scales))
         return false;
     x.floats = onnx_in(n, 0);
-    x.weights = onnx_in(n, 1);
     return kl_custom_grad(product_forward, product_backward, &x, 1, &x.floats, 1, y) == KL_OK;
 }
 
@@ -101,7 +111,7 @@ struct qdq_conv {
     struct node *a, *b;
     const struct type *f;
     const struct onnx_windows *s;
-    kl_tensor floats, weights;
+    kl_tensor floats;
 };
 
 static kl_status conv_forward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
@@ -128,7 +138,7 @@ static kl_status conv_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_t
         int64_t reach = (s->size[k] - 1) * s->dilation[k] + 1 + (s->out[k] - 1) * s->stride[k];
         high[k] = reach - s->in[k] - s->low[k];
     }
-    out[0] = kl_conv_transpose(in[2], x->weights, kl_none, s->stride, s->low, high, s->dilation, 1);
+    out[0] = kl_conv_transpose(in[2], qdq_floats(x->b), kl_none, s->stride, s->low, high, s->dilation, 1);
     return KL_OK;
 }
 
@@ -145,6 +155,5 @@ bool onnx_qdq_conv(struct node *n, const struct type *f, const struct onnx_windo
     if (scales != 1 && (scales != f->dims[0] || !onnx_axis(x.b, onnx_attr_int(x.b, "axis", 1), f->rank, &axis) || axis))
         return false;
     x.floats = onnx_in(n, 0);
-    x.weights = onnx_in(n, 1);
     return kl_custom_grad(conv_forward, conv_backward, &x, 1, &x.floats, 1, y) == KL_OK;
 }
