@@ -24,8 +24,10 @@ static unsigned blocks_nibble(const uint8_t *q, unsigned i) { return i < 16 ? q[
 static void split_q4_0(const uint8_t *p, struct blocks_parts *to)
 {
     memcpy(to->d, p, 2);
-    for (unsigned i = 0; i < 32; i++)
-        to->q[i] = (int8_t)((int)blocks_nibble(p + 2, i) - 8);
+    for (unsigned i = 0; i < 16; i++) {
+        to->q[i] = (int8_t)((p[2 + i] & 15) - 8);
+        to->q[i + 16] = (int8_t)((p[2 + i] >> 4) - 8);
+    }
 }
 
 static void split_q8_0(const uint8_t *p, struct blocks_parts *to)
@@ -110,10 +112,14 @@ static void blocks_split_k(const uint8_t *p, const uint8_t *fifth, const uint8_t
     memcpy(to->m, p + 2, 2);
     for (unsigned sub = 0; sub < 8; sub++)
         blocks_scale_min(p + 4, sub, to);
-    for (unsigned i = 0; i < 256; i++) { /* two elements of a byte are 32 apart */
-        unsigned sub = i / 32, v = q[sub / 2 * 32 + i % 32] >> (sub % 2 * 4) & 15;
-        to->q[i] = (int8_t)(fifth ? v | (unsigned)(fifth[i % 32] >> sub & 1) << 4 : v);
-    }
+    for (unsigned pair = 0; pair < 4; pair++) /* two elements of a byte are 32 apart */
+        for (unsigned i = 0; i < 32; i++) {
+            to->q[64 * pair + i] = (int8_t)(q[32 * pair + i] & 15);
+            to->q[64 * pair + 32 + i] = (int8_t)(q[32 * pair + i] >> 4);
+        }
+    for (unsigned sub = 0; sub < 8 && fifth; sub++)
+        for (unsigned i = 0; i < 32; i++)
+            to->q[32 * sub + i] = (int8_t)(to->q[32 * sub + i] | (fifth[i] >> sub & 1) << 4);
 }
 
 static void split_q4_k(const uint8_t *p, struct blocks_parts *to) { blocks_split_k(p, NULL, p + 16, to); }

@@ -34,8 +34,11 @@ static void put_ints(const struct split_tensor *s, int64_t row, int64_t first, c
 {
     uint8_t bytes[BLOCKS_MAX];
     int64_t n = s->kind->elements / s->packed, row_bytes = s->row / s->packed, at = first / s->packed;
-    for (int64_t i = 0; i < n; i++)
-        bytes[i] = (uint8_t)(s->packed == 1 ? q[i] : (q[2 * i] & 15) | (q[2 * i + 1] & 15) << 4);
+    if (s->packed == 1)
+        memcpy(bytes, q, (size_t)n);
+    for (int64_t i = 0; i < n && s->packed > 1; i += 16) /* whole blocks have 16 bytes or more */
+        for (int64_t k = i; k < i + 16; k++)
+            bytes[k] = (uint8_t)((q[2 * k] & 15) | (q[2 * k + 1] & 15) << 4);
     if (!s->interleaved) {
         memcpy(s->part[PART_INTS] + row * row_bytes + at, bytes, (size_t)n);
         return;
