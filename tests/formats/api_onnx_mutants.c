@@ -1,7 +1,7 @@
-/* ONNX's own models (Debian: libonnx-testdata), each changed in one place at a time: a number at the limits of 64 bits,
- * a tensor without elements, an operand, attribute or result left out, inputs of extreme numbers.  Each is loaded or
- * refused, and called or refused, with a reason that is no internal error; with sanitizers, nothing is read or written
- * beyond its end and no size overflows.
+/* ONNX's own models (Debian: libonnx-testdata), or those of the folder that KILN_TEST_ONNX names, as node_models.sh makes
+ * them, each changed in one place at a time: a number at the limits of 64 bits, a tensor without elements, an operand,
+ * attribute or result left out, inputs of extreme numbers.  Each is loaded or refused, and called or refused, with a
+ * reason that is no internal error; with sanitizers, nothing is read or written beyond its end and no size overflows.
  *
  * Arguments: of how many mutants one is tried, which of them is the first (a seed), and, if only some models are to be
  * changed, a part of their names. */
@@ -225,14 +225,15 @@ static void all_models(uint64_t every, uint64_t first, const char *part)
 {
     static uint8_t bytes[1 << 16];
     uint64_t turn = every - first % every;
-    char file[600];
+    char file[1200];
+    const char *data = getenv("KILN_TEST_ONNX") ? getenv("KILN_TEST_ONNX") : "/usr/share/libonnx-testdata/data";
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        snprintf(file, sizeof file, "/usr/share/libonnx-testdata/data/%s", folders[i]);
+        snprintf(file, sizeof file, "%.800s/%s", data, folders[i]);
         DIR *d = opendir(file);
         for (struct dirent *e; d && (e = readdir(d));) {
             if (*e->d_name == '.' || !strstr(e->d_name, part))
                 continue;
-            snprintf(file, sizeof file, "/usr/share/libonnx-testdata/data/%s/%s/model.onnx", folders[i], e->d_name);
+            snprintf(file, sizeof file, "%.800s/%s/%.255s/model.onnx", data, folders[i], e->d_name);
             FILE *f = fopen(file, "rb");
             size_t n = f ? fread(bytes, 1, sizeof bytes, f) : 0;
             if (f)
