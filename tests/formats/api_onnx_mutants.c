@@ -1,7 +1,8 @@
-/* ONNX's own models (Debian: libonnx-testdata), or those of the folder that KILN_TEST_ONNX names, as node_models.sh makes
- * them, each changed in one place at a time: a number at the limits of 64 bits, a tensor without elements, an operand,
- * attribute or result left out, inputs of extreme numbers.  Each is loaded or refused, and called or refused, with a
- * reason that is no internal error; with sanitizers, nothing is read or written beyond its end and no size overflows.
+/* ONNX's own models (Debian: libonnx-testdata), or those of the folder that KILN_TEST_ONNX names, as node_models.sh
+ * makes them, each changed in one place at a time: a number at the limits of 64 bits, a tensor without elements, an
+ * operand, attribute or result left out, inputs of extreme numbers.  Each is loaded or refused, and called or
+ * refused, with a reason that is no internal error; with sanitizers, nothing is read or written beyond its end and
+ * no size overflows.
  *
  * Arguments: of how many mutants one is tried, which of them is the first (a seed), and, if only some models are to be
  * changed, a part of their names. */
