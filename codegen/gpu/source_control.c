@@ -35,8 +35,8 @@ static void set_kept(struct emitter *m, val n)
 }
 
 /* The name of the variable of the loop over a phase's iterations: the loop's value, or with members the number among
- * the iterations of all. */
-static char iteration_name(const struct emitter *m) { return kernel_members(m->k) > 1 ? 'i' : 'v'; }
+ * the iterations of all (g: i8 and i16 are types). */
+static char iteration_name(const struct emitter *m) { return kernel_members(m->k) > 1 ? 'g' : 'v'; }
 
 /* The iterations of this phase's loop: its part of begin .. end, which counts the iterations of all phases. */
 static void open_phase_loop(struct emitter *m, val v)
@@ -58,9 +58,9 @@ static void open_member(struct emitter *m, val v)
     int64_t extent = m->phase.extent / kernel_members(k);
     const char *n = m->narrow[v] ? "i32" : "i64";
     source_line(m);
-    text_put(m->t, "%su32 m%u = u32(i%u) / %" PRId64 "u;\n", m->d->local, v, v, extent);
+    text_put(m->t, "%su32 m%u = u32(g%u) / %" PRId64 "u;\n", m->d->local, v, v, extent);
     source_line(m);
-    text_put(m->t, "%s%s v%u = %s(u32(i%u) %% %" PRId64 "u);\n", m->d->local, n, v, n, v, extent);
+    text_put(m->t, "%s%s v%u = %s(u32(g%u) %% %" PRId64 "u);\n", m->d->local, n, v, n, v, extent);
     for (uint32_t b = 0; b < own; b++) {
         const char *constant = k->buf[b].role == BUF_IN ? "const " : "", *type = source_memory_type(k->buf[b].dtype);
         if (m->info.local[b])
