@@ -600,8 +600,9 @@ static void buffer_rules(struct checker *c)
             kernel_verify_fail(c, 0, "a buffer's field is out of range");
             return;
         }
-        bool panels = l->role == BUF_SHARED && dtype_is_half(l->dtype) && l->panel_rows % PANEL_ROWS == 0 && l->id &&
-                      l->id % PANEL_COLUMNS == 0 && l->count % ((int64_t)l->panel_rows * l->id) == 0;
+        bool panels = l->role == BUF_SHARED && dtype_is_half(l->dtype) && l->panel_rows && l->id &&
+                      l->panel_rows % PANEL_ROWS == 0 && l->id % PANEL_COLUMNS == 0 &&
+                      l->count % ((int64_t)l->panel_rows * l->id) == 0;
         if (l->panel_rows && !panels) {
             kernel_verify_fail(c, 0, "panels are of half floats in shared memory, 8 rows and 64 columns or multiples");
             return;

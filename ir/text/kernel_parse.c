@@ -345,6 +345,8 @@ static bool buffer_line(struct kernel_reader *r)
         if (!lex_number(&r->l, UINT16_MAX, "the rows of a matrix", &rows) ||
             !lex_need(&r->l, 'x', "'x' and its columns") || !lex_number(&r->l, UINT16_MAX, "its columns", &id))
             return false;
+        if (!rows || !id)
+            return lex_fail(&r->l, at, "panels of %llux%llu", (unsigned long long)rows, (unsigned long long)id);
     } else if (!lex_at(&r->l, ':') && !lex_number(&r->l, UINT32_MAX, "an argument's number", &id)) {
         return false;
     }
