@@ -22,7 +22,9 @@ export KILN_TEST_COMPILED=$scratch/test-compiled # by tests/gpu/fake/fake_compil
 export GALLIVM_PERF=nopt
 # Tests ask for more memory than there is, to see the error: the sanitizers' allocators must return NULL too.
 # gcc's leak checker crashes on the thread-local data of libraries opened late unless it leaves that alone.
-export ASAN_OPTIONS=allocator_may_return_null=1:intercept_tls_get_addr=0
+# A quarter less time than with the defaults: freed memory of 16 MB, not 256, is kept from reuse, and 8 callers are kept
+# of an allocation, not 30.
+export ASAN_OPTIONS=allocator_may_return_null=1:intercept_tls_get_addr=0:quarantine_size_mb=16:malloc_context_size=8
 export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
 export TSAN_OPTIONS=allocator_may_return_null=1:suppressions=$PWD/tests/tsan.supp
 export UBSAN_OPTIONS=print_stacktrace=1
