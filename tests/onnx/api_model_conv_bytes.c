@@ -3,9 +3,7 @@
  * convolution of floats.
  *   api_model_conv_bytes [DEVICE [all]]    without `all`: every second combination */
 #include "tests/formats/onnx_write.h"
-#include "tests/support/api_check.h"
-#include <kiln/onnx.h>
-#include <unistd.h>
+#include "tests/onnx/model_test.h"
 
 enum { BATCH = 2, C = 3, F = 9, H = 8, W = 11, KH = 3, KW = 2, UINT8 = 2, INT8 = 3, RESULTS = 4096 };
 enum kind { INTEGER, QLINEAR, QDQ, KINDS };
@@ -189,18 +187,9 @@ static void convolves(struct conv c)
 
 int main(int argc, char **argv)
 {
-    dev = kl_device_named(argc > 1 ? argv[1] : "cpu");
-    device_now = kl_device_name(dev);
-    int fd = mkstemp(path);
-    if (!CHECK(fd >= 0 && dev.id != 0))
-        return 1;
-    close(fd);
-    kl_clear_error();
-    if (!kl_model_open(dev, path) && strstr(kl_last_error(), "reads no ONNX")) {
-        printf("SKIP not-built onnx: %s\n0 passed, 0 failed, 1 skipped\n", kl_last_error());
-        unlink(path);
-        return 0;
-    }
+    int status;
+    if (!model_test_begin(argc, argv, path, &dev, &status))
+        return status;
     uint32_t random = 1;
     for (int i = 0; i < BATCH * C * H * W; i++)
         X[i] = (uint8_t)((random = random * 1664525 + 1013904223) >> 24);

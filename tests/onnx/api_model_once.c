@@ -1,9 +1,7 @@
 /* What is computed from a model's weights alone, which is done once for all calls: calls record nothing of it, weights
  * that are taken are assigned and differentiated as without it, and nothing of a function or of what varies is kept. */
 #include "tests/formats/onnx_write.h"
-#include "tests/support/api_check.h"
-#include <kiln/onnx.h>
-#include <unistd.h>
+#include "tests/onnx/model_test.h"
 
 static kl_device dev;
 static char path[] = "/tmp/kiln-once-XXXXXX";
@@ -254,19 +252,9 @@ static void is_bounded(void)
 
 int main(int argc, char **argv)
 {
-    dev = kl_device_named(argc > 1 ? argv[1] : "cpu");
-    device_now = kl_device_name(dev);
-    int fd = mkstemp(path);
-    if (!CHECK(fd >= 0 && dev.id != 0))
-        return 1;
-    close(fd);
-    kl_model *first = chain();
-    if (!first && says("reads no ONNX")) {
-        printf("SKIP not-built onnx: %s\n0 passed, 0 failed, 1 skipped\n", kl_last_error());
-        unlink(path);
-        return 0;
-    }
-    kl_model_close(first);
+    int status;
+    if (!model_test_begin(argc, argv, path, &dev, &status))
+        return status;
     computes_once();
     follows_weights();
     differentiates();

@@ -1,9 +1,7 @@
 /* Products between DequantizeLinear and QuantizeLinear, which are computed in integers: the numbers of the definition,
  * computed in doubles, and the gradient of the product of floats. */
 #include "tests/formats/onnx_write.h"
-#include "tests/support/api_check.h"
-#include <kiln/onnx.h>
-#include <unistd.h>
+#include "tests/onnx/model_test.h"
 
 enum { M = 5, K = 37, N = 6, ROWS = 2, UINT8 = 2, INT8 = 3 };
 static kl_device dev;
@@ -104,18 +102,9 @@ static void multiplies(const struct quantized *q)
 
 int main(int argc, char **argv)
 {
-    dev = kl_device_named(argc > 1 ? argv[1] : "cpu");
-    device_now = kl_device_name(dev);
-    int fd = mkstemp(path);
-    if (!CHECK(fd >= 0 && dev.id != 0))
-        return 1;
-    close(fd);
-    kl_clear_error();
-    if (!kl_model_open(dev, path) && strstr(kl_last_error(), "reads no ONNX")) {
-        printf("SKIP not-built onnx: %s\n0 passed, 0 failed, 1 skipped\n", kl_last_error());
-        unlink(path);
-        return 0;
-    }
+    int status;
+    if (!model_test_begin(argc, argv, path, &dev, &status))
+        return status;
     uint32_t random = 1;
     for (int i = 0; i < ROWS * M * K; i++)
         X[i] = (float)((random = random * 1664525 + 1013904223) >> 8) / (1 << 24) * 16 - 4;
