@@ -94,21 +94,21 @@ struct inline_array *loop_argument(struct loop_kernel *b, const struct command *
     }
 }
 
-/* The array of a value of the body that is in the arena: that of an earlier value at the same place, if it has the same
- * elements, for the two are never needed at the same time. */
+/* The array of a value of the body that is in the arena: that of an earlier value at the same offset, if it has the
+ * same elements, for the two are never needed at the same time. */
 static bool value_make(struct loop_kernel *b, struct inline_array *a, ref r, const struct loc *l)
 {
     unsigned dtype = b->body->node[r].dtype;
     int64_t count = node_numel(b->body, r);
-    for (uint32_t i = 0; i < b->nplace && !b->scalars && l->kind == LOC_ARENA; i++)
-        if (b->place[i].offset == l->offset && b->place[i].a->dtype == dtype && b->place[i].a->count == count) {
-            *a = *b->place[i].a;
+    for (uint32_t i = 0; i < b->narena && !b->scalars && l->kind == LOC_ARENA; i++)
+        if (b->arena[i].offset == l->offset && b->arena[i].a->dtype == dtype && b->arena[i].a->count == count) {
+            *a = *b->arena[i].a;
             return true;
         }
     if (!loop_array(b, a, dtype, count))
         return false;
-    if (l->kind == LOC_ARENA && b->nplace < MAX_PLACES)
-        b->place[b->nplace++] = (struct arena_place){l->offset, a};
+    if (l->kind == LOC_ARENA && b->narena < MAX_ARENA_ARRAYS)
+        b->arena[b->narena++] = (struct arena_array){l->offset, a};
     return true;
 }
 
@@ -311,7 +311,7 @@ bool loop_begin(struct loop_kernel *b, const struct lowered *l, bool scalars)
     b->k = kernel_new("loop");
     b->scalars = scalars;
     b->bytes = 0;
-    b->nplace = 0;
+    b->narena = 0;
     b->mem = (struct mem_arena){0};
     b->result = mem_arena_alloc(&b->mem, (b->nout + 1) * sizeof *b->result);
     b->input = mem_arena_alloc(&b->mem, (b->nin + 1) * sizeof *b->input);

@@ -8,7 +8,7 @@ enum {
     MAX_WORK = 1 << 28,           /* instructions of all iterations */
     MAX_CODE = 1 << 12,           /* instructions of an iteration without loops */
     MAX_BYTES = 64 << 10,         /* of arrays that only the kernel accesses, in scratch memory */
-    MAX_PLACES = 64,
+    MAX_ARENA_ARRAYS = 64,
     KERNEL_WORK = 16,             /* what a loop that stays takes beside its instructions */
 };
 
@@ -24,8 +24,8 @@ struct loop_kernel {
     struct inline_array *input, *yield, *value; /* per operand, per yield, per node of the region */
     struct inline_array *first;   /* per carried operand: as the caller has it */
     int64_t bytes;                /* of arrays that only the kernel accesses */
-    struct arena_place { int64_t offset; const struct inline_array *a; } place[MAX_PLACES]; /* arrays by their places */
-    uint32_t nplace;
+    struct arena_array { int64_t offset; const struct inline_array *a; } arena[MAX_ARENA_ARRAYS]; /* by offset */
+    uint32_t narena;
 };
 
 /* Can all commands of the region's program be inlined? */

@@ -29,7 +29,7 @@ static struct inline_array *inline_branch(struct loop_kernel *b, const struct co
     b->sub = c->sub[which];
     b->yield = yield;
     b->nout = nout;
-    b->nplace = 0;
+    b->narena = 0;
     bool ok = !b->mem.failed;
     for (uint32_t i = 1; i < nin && ok; i++)
         b->input[i - 1] = *loop_argument(&outer, c, i);

@@ -12,7 +12,7 @@ static void while_region(struct loop_kernel *b, const struct program *sub)
 {
     b->sub = sub;
     b->body = sub->g;
-    b->nplace = 0;
+    b->narena = 0;
 }
 
 /* The kernel's first lbufs: the operands, then all carried values. */

@@ -1,4 +1,4 @@
-/* Rows do not know their neighbours: results of a row are the same bits for any number of rows, at any place among
+/* Rows do not depend on each other: results of a row are the same bits for any number of rows, at any place among
  * them, for any number of threads, in pieces through a cache, with symbolic lengths; products, sums, norms, attention,
  * a model's logits and gradients by row.
  *

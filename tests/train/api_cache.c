@@ -216,7 +216,7 @@ static void write_file(const uint8_t *from, size_t n)
 static const int32_t words[] = {5, 3, 9, 2, 7, 1, 8};
 enum { WORDS = sizeof words / sizeof *words };
 
-/* The file with each of its bytes changed, and cut off at some places: refused, and the cache is as it was. */
+/* The file with each of its bytes changed, and cut off at some lengths: refused, and the cache is as it was. */
 static void damaged(kl_nn_cache *c)
 {
     static uint8_t good[1 << 16], bad[1 << 16];

@@ -62,8 +62,8 @@ static bool has_word_order(struct block_dot *s, int64_t packed)
     return s->words;
 }
 
-/* Can instructions for bytes multiply the operands?  The elements of a column have to be adjacent in memory, or words
- * of them those of its neighbours. */
+/* Can instructions for bytes multiply the operands?  The elements of a column have to be adjacent in memory, or
+ * words of them beside those of the next columns. */
 static bool has_byte_order(struct block_dot *s)
 {
     const struct dot *d = &s->d;
