@@ -41,6 +41,18 @@ for jobs in 1 2 5; do
         echo "FAIL $jobs at a time: told as $order, not 010204" ;; esac
 done
 
+# The last lines of a run name what failed, with the lines that say why.
+printf '%s\n' "a - quick echo FAIL here; seq 99; echo 1 passed, 1 failed, 0 skipped" \
+    "b - quick echo fine; kill -SEGV \$\$" "c - quick echo 2 passed, 0 failed, 0 skipped" >"$scratch/suites"
+KILN_TEST_SUITES=$scratch/suites bash tests/run.sh quick 2>&1 | tail -n 7 >"$scratch/end"
+for line in '^FAIL 1 of a: echo FAIL here' '^FAIL here$' '^FAIL 1 of b, no result (exit status 139): echo fine' \
+    '^fine$' '^3 passed, 2 failed, 0 skipped$'; do
+    if grep -q -- "$line" "$scratch/end"; then p=$((p + 1)); else
+        f=$((f + 1))
+        echo "FAIL the end of a run that failed lacks $line:" && cat "$scratch/end"
+    fi
+done
+
 # Which lines a run chooses; choosing none is a failure, an unknown suite an error, and so is --gpu without a GPU.
 echo "two - all echo 1 passed, 0 failed, 0 skipped" >"$scratch/suites"
 echo "three - gpu echo 1 passed, 0 failed, 0 skipped" >>"$scratch/suites"

@@ -93,6 +93,7 @@ end_all() {
 }
 trap 'trap - INT TERM; end_all' INT TERM
 passed=0 failed=0 skipped=0 started=$(now)
+failed_logs=() failed_commands=() # of what failed
 suites_of=() presets=() commands=() logs_of=() # of the chosen lines
 suite_of= suite_time=0 next=0 running=0 processor_time=0
 declare -A built
@@ -212,7 +213,18 @@ report() {
         echo "---- the end of $log"
         tail -n 60 "$log"
         echo "----"
+        failed_logs+=("$log") failed_commands+=("$f of $suite${reason:+, $reason}: ${commands[$1]}")
     fi
+}
+
+# repeat_failures: prints what failed again, near the last line, where those look who read only the end of a log.
+repeat_failures() {
+    local i
+    for i in "${!failed_commands[@]}"; do
+        echo "FAIL ${failed_commands[i]}"
+        grep -a -m 8 -E '^FAIL|AddressSanitizer|ThreadSanitizer|runtime error:' "${failed_logs[i]}" ||
+            tail -n 8 "${failed_logs[i]}"
+    done
 }
 
 # report_ended: reports the commands that have ended, up to the first that has not.
@@ -252,6 +264,7 @@ done
 end_suite
 
 total=$((($(now) - started) / 1000000))
+repeat_failures
 echo "total        $total s; processor time of the commands $((processor_time / 1000)) s"
 if [[ $wanted != *" all "* ]] && [ "$processor_time" -gt $((1000 * limit_total)) ]; then
     pace=$(pace_here)
