@@ -29,7 +29,7 @@ bad_includes() {
     done
     # What reads files and what trains is made of calls that a user'"'"'s program could make; ir/file_signal.h and
     # ir/regular_file.h are headers of POSIX calls alone.
-    find "$1/frontend/formats" "$1/frontend/train" -name '*.[ch]' 2>/dev/null |
+    find "$1/frontend/formats" "$1/frontend/train" "$1/frontend/solve" -name '*.[ch]' 2>/dev/null |
         xargs -r grep -HnE '^#include "[^"]*/' |
         grep -vE '"frontend/formats/(onnx/onnx|onnx/ops/attention|file_open|json|tensor_file|gguf/gguf)\.h"' |
         grep -vE '"frontend/formats/onnx/ops/ml/trees\.h"' |

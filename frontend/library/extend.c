@@ -18,6 +18,17 @@ kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...)
     return code;
 }
 
+kl_status kl_operand(const char *op, const char *what, kl_tensor h, char *shape, size_t size)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t || !describe(t, op, what, h, &v))
+        return t ? (t->tracing ? t->trace->err.code : t->last.code) : KL_ERR_MEMORY;
+    if (shape)
+        shape_text(&v.shape, shape, size);
+    return KL_OK;
+}
+
 kl_tensor kl_poison(void)
 {
     struct thread *t = thread_self();

@@ -32,6 +32,10 @@ extern "C" {
  * that has failed before keeps its first error, whose code is returned.  site NULL: the thread's
  * call site (kl_set_call_site).  The message is made as by printf, with a decimal point whatever the locale. */
 KL_API kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...) KL_PRINTF(3, 4);
+/* Looks at an operand of the function `op` (a string that outlives the call): the names of such operands are added to
+ * the message of a kl_failf of this call that shows their shapes.  Writes the shape as messages show it, "[2,n]", and
+ * is the error of a bad handle, with `what` it is: "the matrix".  [errors HANDLE, TRACE, those of poison] */
+KL_API kl_status kl_operand(const char *op, const char *what, kl_tensor t, char *shape, size_t size);
 /* A poison handle whose cause is the thread's last error: the result of a function that failed.  In a trace it is a
  * temporary; outside a trace the caller releases it. */
 KL_API kl_tensor kl_poison(void);

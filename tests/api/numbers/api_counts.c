@@ -5,6 +5,7 @@
 #include <kiln/extend.h>
 #include <kiln/dispatch.h>
 #include <kiln/onnx.h>
+#include <kiln/solve/solve.h>
 #include <kiln/storage.h>
 #include <kiln/train.h>
 
@@ -60,6 +61,33 @@ static void regions(int64_t n, kl_tensor x)
     CHECK(names(kl_custom("any", NULL, 0, n, &x, 1, &out), "custom \"any\"", "nin", n) && is_poison(&out));
     CHECK(names(kl_custom("any", NULL, 0, 1, &x, n, &out), "custom \"any\"", "nout", n));
     kl_release(yes);
+}
+
+static kl_status itself(void *ctx, kl_tensor x, int64_t n, const kl_tensor *params, kl_tensor *y)
+{
+    (void)ctx, (void)n, (void)params;
+    *y = x;
+    return KL_OK;
+}
+
+static kl_status itself_in_time(void *ctx, kl_tensor t, kl_tensor x, int64_t n, const kl_tensor *params, kl_tensor *y)
+{
+    (void)t;
+    return itself(ctx, x, n, params, y);
+}
+
+static bool refused(kl_tensor out, const char *function, int64_t n)
+{
+    return names(kl_check(out), function, "n", n) && (is_poison(&out), true);
+}
+
+static void solvers(int64_t n, kl_tensor x)
+{
+    CHECK(refused(kl_odeint(itself_in_time, NULL, x, x, n, &x, NULL), "odeint", n));
+    CHECK(refused(kl_root(itself, NULL, x, n, &x, NULL), "root", n));
+    CHECK(refused(kl_bisect(itself, NULL, x, x, n, &x), "bisect", n));
+    CHECK(refused(kl_conjugate_gradient(itself, NULL, x, n, &x, NULL), "conjugate_gradient", n));
+    CHECK(refused(kl_minimize(itself, NULL, x, n, &x, NULL), "minimize", n));
 }
 
 static void calls_by_name(int64_t n, kl_tensor x)
@@ -195,6 +223,7 @@ static void test(kl_device device)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         regions(wrong[i], x);
         calls_by_name(wrong[i], x);
+        solvers(wrong[i], x);
         steps(wrong[i], x);
         files_and_models(wrong[i], x);
         lists(wrong[i], x);

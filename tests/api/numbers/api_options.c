@@ -2,6 +2,7 @@
  * to be set, zeros are an ARGUMENT error that names a field.  tests/convention.sh checks that no function is missing
  * here; those of the optimizers are compared in api_optimizers. */
 #include "tests/support/api_check.h"
+#include <kiln/solve/solve.h>
 #include <kiln/train.h>
 #include <unistd.h>
 
@@ -61,6 +62,39 @@ static void losses_and_attention(void)
     kl_release(q);
     kl_release(x);
     kl_release(labels);
+}
+
+static kl_status triple(void *ctx, kl_tensor x, int64_t n, const kl_tensor *params, kl_tensor *y)
+{
+    (void)ctx, (void)n, (void)params;
+    *y = kl_mul_scalar(x, 3);
+    return KL_OK;
+}
+
+static kl_status bowl(void *ctx, kl_tensor x, int64_t n, const kl_tensor *params, kl_tensor *y)
+{
+    (void)ctx, (void)n, (void)params;
+    *y = kl_sum_all(kl_square(kl_sub_scalar(x, 2)));
+    return KL_OK;
+}
+
+static kl_status growth(void *ctx, kl_tensor t, kl_tensor x, int64_t n, const kl_tensor *params, kl_tensor *y)
+{
+    (void)t;
+    return triple(ctx, x, n, params, y);
+}
+
+static void solvers(void)
+{
+    kl_ode_options ode = {0};
+    kl_solve_options o = {0};
+    kl_tensor x = kl_randn_seeded(kl_random_seed(dev, 2), KL_F32, DIMS(4)), t = kl_linspace(dev, KL_F32, 0, 1, 3);
+    CHECK(same(kl_odeint(growth, NULL, x, t, 0, NULL, NULL), kl_odeint(growth, NULL, x, t, 0, NULL, &ode)));
+    CHECK(same(kl_root(triple, NULL, x, 0, NULL, NULL), kl_root(triple, NULL, x, 0, NULL, &o)));
+    CHECK(same(kl_conjugate_gradient(triple, NULL, x, 0, NULL, NULL),
+               kl_conjugate_gradient(triple, NULL, x, 0, NULL, &o)));
+    CHECK(same(kl_minimize(bowl, NULL, x, 0, NULL, NULL), kl_minimize(bowl, NULL, x, 0, NULL, &o)));
+    kl_release(x), kl_release(t);
 }
 
 static void images(void)
@@ -203,6 +237,7 @@ static void test(kl_device device)
 {
     dev = device;
     losses_and_attention();
+    solvers();
     images();
     recurrent();
     optimizers();

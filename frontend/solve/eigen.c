@@ -1,0 +1,121 @@
+/* Eigenvalues and eigenvectors of symmetric matrices: Jacobi's method (rotations.c).  The gradient is that of Giles
+ * 2008, "An extended collection of matrix derivative results". */
+#include "solve.h"
+
+struct eigen {
+    const struct solve_matrices *x;
+    int64_t n;       /* even */
+    kl_tensor limit; /* [B]: elements up to it are zero */
+    kl_tensor next;  /* [n] */
+};
+
+/* The diagonals of the four halves of a [n, n, B], [n / 2, B] each. */
+static kl_tensor eigen_diagonal(kl_tensor a, int64_t row, int64_t column, int64_t half)
+{
+    a = kl_narrow(kl_narrow(a, 0, row, half), 1, column, half);
+    return kl_transpose(kl_diagonal(a, 0, 0, 1), 0, 1);
+}
+
+/* a with the diagonal d [n, B], and zeros between the elements of a pair that is rotated, [n / 2, B]. */
+static kl_tensor eigen_replace(kl_tensor a, int64_t n, kl_tensor d, kl_tensor rotate)
+{
+    kl_tensor k = kl_arange(kl_device_of(a), KL_I32, n), i = kl_reshape(k, 3, (int64_t[]){n, 1, 1});
+    kl_tensor j = kl_reshape(k, 3, (int64_t[]){1, n, 1}), half = solve_number(k, (double)(n / 2));
+    kl_tensor pair = kl_or(kl_eq(kl_add(i, half), j), kl_eq(kl_add(j, half), i));
+    kl_tensor both[2] = {rotate, rotate}, rotated = kl_unsqueeze(kl_concat(2, both, 0), 1);
+    a = kl_where(kl_and(pair, rotated), solve_number(a, 0), a);
+    return kl_where(kl_eq(i, j), kl_unsqueeze(d, 1), a);
+}
+
+/* in: the matrix, and the eigenvectors as columns, [n, n, B]; out: the same, and which pairs were rotated */
+static kl_status eigen_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct eigen *e = ctx;
+    (void)nin, (void)nout;
+    int64_t h = e->n / 2;
+    kl_tensor a = in[0], p = eigen_diagonal(a, 0, 0, h), q = eigen_diagonal(a, h, h, h);
+    kl_tensor r = eigen_diagonal(a, 0, h, h), rotate = kl_gt(kl_abs(r), e->limit);
+    struct solve_rotation x = solve_rotation(rotate, p, q, r);
+    kl_tensor move = kl_mul(x.t, kl_where(rotate, r, solve_number(r, 0)));
+    kl_tensor d[2] = {kl_sub(p, move), kl_add(q, move)};
+    a = solve_rotate(solve_rotate(a, 0, &x), 1, &x);
+    a = eigen_replace(a, e->n, kl_concat(2, d, 0), rotate);
+    out[0] = kl_take(kl_take(a, 0, e->next), 1, e->next);
+    out[1] = kl_take(solve_rotate(in[1], 1, &x), 1, e->next);
+    out[2] = rotate;
+    return KL_OK;
+}
+
+/* values [B, N] and vectors [B, N, N], of which those that belong to the row added to an odd matrix are dropped */
+static void eigen_sort(int64_t n, int64_t N, kl_tensor values, kl_tensor vectors, kl_tensor *out)
+{
+    kl_tensor key = values;
+    if (N > n) {
+        kl_tensor own = kl_squeeze(kl_narrow(vectors, 1, n, 1), 1);
+        key = kl_where(kl_eq(own, solve_number(own, 1)), solve_number(own, INFINITY), key);
+    }
+    kl_tensor order = kl_narrow(kl_argsort(key, 1, false), 1, 0, n);
+    int64_t dims[KL_MAX_RANK];
+    kl_shape(vectors, dims);
+    out[0] = kl_take_along_axis(values, 1, order);
+    order = kl_expand(kl_unsqueeze(order, 1), 3, (int64_t[]){dims[0], n, n});
+    out[1] = kl_take_along_axis(kl_narrow(vectors, 1, 0, n), 2, order);
+}
+
+/* in: a; out: eigenvalues [B, n], eigenvectors [B, n, n] */
+static kl_status eigen_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct solve_matrices *x = ctx;
+    (void)nin, (void)nout;
+    int64_t n = x->n, N = n + n % 2;
+    kl_tensor a = in[0], poison = solve_poison(a);
+    kl_tensor largest = kl_max(kl_abs(a), 2, (int[]){1, 2}, false); /* [B] */
+    struct eigen e = {.x = x, .n = N, .next = solve_next_pairs(x->device, N),
+                      .limit = kl_mul(largest, solve_number(a, solve_epsilon(x->dtype) / 16))};
+    if (N > n)
+        a = kl_pad(a, NULL, (int64_t[]){0, 1, 1}, 0);
+    kl_tensor arrays[2] = {kl_permute(a, (int[]){1, 2, 0}), kl_permute(solve_identity(x, N), (int[]){1, 2, 0})};
+    solve_sweeps(eigen_step, &e, N, arrays);
+    eigen_sort(n, N, kl_diagonal(arrays[0], 0, 0, 1), kl_permute(arrays[1], (int[]){2, 0, 1}), out);
+    out[0] = kl_add(out[0], poison);
+    out[1] = kl_add(out[1], kl_unsqueeze(poison, -1));
+    return KL_OK;
+}
+
+/* in: a, values l, vectors v, their gradients: v (diag l' + F (v^T v')) v^T, symmetric, F_ij = 1 / (l_j - l_i), but 0
+ * where the two are equal to rounding */
+static kl_status eigen_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct solve_matrices *x = ctx;
+    (void)nin, (void)nout;
+    kl_tensor l = in[1], v = in[2], difference = kl_sub(kl_unsqueeze(l, 1), kl_unsqueeze(l, 2));
+    kl_tensor largest = kl_max(kl_abs(l), 1, (int[]){1}, true); /* [B, 1] */
+    kl_tensor limit = kl_mul(largest, solve_number(l, solve_epsilon(x->dtype) * (double)x->n));
+    kl_tensor equal = kl_le(kl_abs(difference), kl_unsqueeze(limit, 1)), one = solve_number(l, 1);
+    kl_tensor inner = kl_div(kl_matmul(solve_transposed(v), in[4]), kl_where(equal, one, difference));
+    inner = kl_add(kl_where(equal, solve_number(l, 0), inner), kl_diagonal_matrix(in[3], 0));
+    kl_tensor g = kl_matmul(kl_matmul(v, inner), solve_transposed(v));
+    out[0] = kl_mul(kl_add(g, solve_transposed(g)), solve_number(g, 0.5));
+    return KL_OK;
+}
+
+kl_tensor kl_eigh(kl_tensor a, kl_tensor *vectors)
+{
+    struct solve_matrices x;
+    kl_tensor out[2];
+    if (vectors)
+        *vectors = kl_none;
+    if (!solve_begin("eigh", &a, true, &x))
+        return kl_poison();
+    if (!x.B || x.n < 2) {
+        out[0] = kl_reshape(a, 2, (int64_t[]){x.B, x.n});
+        out[1] = kl_add(kl_mul(a, solve_number(a, 0)), solve_identity(&x, x.n));
+    } else {
+        a = kl_mul(kl_add(a, solve_transposed(a)), solve_number(a, 0.5));
+        kl_custom_grad(eigen_fn, eigen_backward, &x, 1, &a, 2, out);
+    }
+    out[0] = solve_result(&x, out[0]);
+    if (vectors)
+        *vectors = solve_result(&x, out[1]);
+    return solve_end(out[0], 1, &vectors);
+}

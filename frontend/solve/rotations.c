@@ -1,0 +1,74 @@
+/* Jacobi's method: rotations of n / 2 pairs of rows or columns at once, which meet as in a tournament (Brent and Luk
+ * 1985, "The solution of singular-value and symmetric eigenvalue problems on multiprocessor arrays").
+ *
+ * Pair i are the elements i and n / 2 + i; between steps all but the first element move.  Matrices have their batch
+ * last, [rows, columns, B], so that processors compute several matrices at once. */
+#include "solve.h"
+
+struct solve_rotation solve_rotation(kl_tensor rotate, kl_tensor p, kl_tensor q, kl_tensor r)
+{
+    kl_tensor one = solve_number(p, 1), zero = solve_number(p, 0);
+    kl_tensor twice = kl_mul(kl_where(rotate, r, one), solve_number(p, 2)), theta = kl_div(kl_sub(q, p), twice);
+    kl_tensor size = kl_add(kl_abs(theta), kl_sqrt(kl_add(kl_mul(theta, theta), one)));
+    kl_tensor t = kl_div(kl_where(kl_lt(theta, zero), solve_number(p, -1), one), size), c, s;
+    t = kl_where(rotate, t, zero);
+    c = kl_div(one, kl_sqrt(kl_add(kl_mul(t, t), one)));
+    s = kl_mul(t, c);
+    return (struct solve_rotation){c, s, t};
+}
+
+kl_tensor solve_rotate(kl_tensor a, int axis, const struct solve_rotation *x)
+{
+    int64_t dims[KL_MAX_RANK];
+    kl_shape(a, dims);
+    int64_t half = dims[axis] / 2;
+    kl_tensor first = kl_narrow(a, axis, 0, half), second = kl_narrow(a, axis, half, half);
+    kl_tensor c = kl_unsqueeze(x->c, 1 - axis), s = kl_unsqueeze(x->s, 1 - axis); /* [half, 1, B] or [1, half, B] */
+    kl_tensor parts[2] = {kl_sub(kl_mul(c, first), kl_mul(s, second)), kl_add(kl_mul(s, first), kl_mul(c, second))};
+    return kl_concat(2, parts, axis);
+}
+
+kl_tensor solve_next_pairs(kl_device device, int64_t n)
+{
+    int64_t half = n / 2;
+    kl_tensor k = kl_arange(device, KL_I32, n), one = solve_number(k, 1), h = solve_number(k, (double)half);
+    kl_tensor second = kl_where(kl_lt(k, solve_number(k, (double)n - 1)), kl_add(k, one), kl_sub(h, one));
+    kl_tensor from = kl_where(kl_lt(k, h), kl_sub(k, one), second);
+    from = kl_where(kl_eq(k, one), h, from);
+    return kl_where(kl_eq(k, solve_number(k, 0)), k, from);
+}
+
+struct sweeps { kl_region_fn *step; void *ctx; int64_t n; };
+
+/* in: two arrays, how many steps had nothing to rotate, how many steps were made */
+static kl_status sweeps_continue(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    enum { MAX_SWEEPS = 40 };
+    const struct sweeps *x = ctx;
+    (void)nin, (void)nout;
+    out[0] = kl_and(kl_lt(in[2], solve_number(in[2], (double)x->n - 1)),
+                    kl_lt(in[3], solve_number(in[3], MAX_SWEEPS * ((double)x->n - 1))));
+    return KL_OK;
+}
+
+static kl_status sweeps_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct sweeps *x = ctx;
+    (void)nin, (void)nout;
+    kl_tensor rotated[3], one = solve_number(in[2], 1), none = solve_number(in[2], 0);
+    kl_status status = x->step(x->ctx, in, 2, rotated, 3);
+    out[0] = rotated[0];
+    out[1] = rotated[1];
+    out[2] = kl_where(kl_any(rotated[2], 0, NULL, false), none, kl_add(in[2], one));
+    out[3] = kl_add(in[3], one);
+    return status;
+}
+
+void solve_sweeps(kl_region_fn *step, void *ctx, int64_t n, kl_tensor *arrays)
+{
+    struct sweeps x = {step, ctx, n};
+    kl_tensor zero = kl_const(kl_device_of(arrays[0]), KL_I32, 0), in[4] = {arrays[0], arrays[1], zero, zero}, out[4];
+    kl_while(sweeps_continue, sweeps_step, &x, 4, in, out);
+    arrays[0] = out[0];
+    arrays[1] = out[1];
+}

@@ -1,0 +1,222 @@
+/* Singular values, and what is made of them: the pseudoinverse, least squares.
+ *
+ * Rotations make the columns of the matrix orthogonal (one-sided Jacobi: Hestenes 1958); a matrix with more rows than
+ * columns is made square by QR before.  A last QR of the sorted columns gives orthonormal vectors also where singular
+ * values are zero.  The gradient is that of Townsend 2016, "Differentiating the singular value decomposition". */
+#include "solve.h"
+
+struct svd {
+    int64_t n; /* even */
+    double limit;
+    kl_tensor next;
+};
+
+static kl_tensor svd_dot(kl_tensor a, kl_tensor b) { return kl_sum(kl_mul(a, b), 1, (int[]){0}, false); }
+
+/* in: columns [m, n, B], and the right vectors [n, n, B]; out: the same, and which pairs were rotated */
+static kl_status svd_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct svd *s = ctx;
+    (void)nin, (void)nout;
+    int64_t h = s->n / 2;
+    kl_tensor left = kl_narrow(in[0], 1, 0, h), right = kl_narrow(in[0], 1, h, h);
+    kl_tensor p = svd_dot(left, left), q = svd_dot(right, right), r = svd_dot(left, right); /* [h, B] */
+    kl_tensor limit = kl_mul(kl_mul(kl_sqrt(p), kl_sqrt(q)), solve_number(p, s->limit));
+    kl_tensor rotate = kl_gt(kl_abs(r), limit);
+    struct solve_rotation x = solve_rotation(rotate, p, q, r);
+    out[0] = kl_take(solve_rotate(in[0], 1, &x), 1, s->next);
+    out[1] = kl_take(solve_rotate(in[1], 1, &x), 1, s->next);
+    out[2] = rotate;
+    return KL_OK;
+}
+
+/* Element order[b, j] of the columns of a [B, m, n]. */
+static kl_tensor svd_columns(kl_tensor a, kl_tensor order)
+{
+    int64_t dims[KL_MAX_RANK], n[KL_MAX_RANK];
+    kl_shape(a, dims);
+    kl_shape(order, n);
+    return kl_take_along_axis(a, 2, kl_expand(kl_unsqueeze(order, 1), 3, (int64_t[]){dims[0], dims[1], n[1]}));
+}
+
+/* a: [B, n, n]; out: u, s, v */
+static void svd_square(const struct solve_matrices *x, int64_t n, kl_tensor a, kl_tensor *out)
+{
+    int64_t N = n + n % 2;
+    struct svd s = {.n = N, .next = solve_next_pairs(x->device, N),
+                    .limit = 4 * solve_epsilon(x->dtype) * sqrt((double)n)};
+    if (N > n)
+        a = kl_pad(a, NULL, (int64_t[]){0, 0, 1}, 0);
+    kl_tensor arrays[2] = {kl_permute(a, (int[]){1, 2, 0}), kl_permute(solve_identity(x, N), (int[]){1, 2, 0})};
+    solve_sweeps(svd_step, &s, N, arrays);
+    kl_tensor size = kl_transpose(kl_sqrt(svd_dot(arrays[0], arrays[0])), 0, 1), key = size; /* [B, N] */
+    kl_tensor v = kl_permute(arrays[1], (int[]){2, 0, 1}), zero = solve_number(a, 0), one = solve_number(a, 1);
+    if (N > n) { /* the column that was added is last */
+        kl_tensor own = kl_squeeze(kl_narrow(v, 1, n, 1), 1);
+        key = kl_where(kl_eq(own, one), solve_number(own, -1), key);
+    }
+    kl_tensor order = kl_narrow(kl_argsort(key, 1, true), 1, 0, n), r;
+    kl_tensor u = kl_qr(svd_columns(kl_permute(arrays[0], (int[]){2, 0, 1}), order), &r);
+    kl_tensor sign = kl_where(kl_lt(kl_diagonal(r, 0, 1, 2), zero), solve_number(a, -1), one);
+    out[0] = kl_mul(u, kl_unsqueeze(sign, 1));
+    out[1] = kl_take_along_axis(size, 1, order);
+    out[2] = svd_columns(kl_narrow(v, 1, 0, n), order);
+}
+
+/* a [B, m, n]; out: u [B, m, k], s [B, k], v [B, n, k] */
+void solve_svd(const struct solve_matrices *x, kl_tensor a, kl_tensor *out)
+{
+    int64_t dims[KL_MAX_RANK];
+    kl_shape(a, dims);
+    bool wide = dims[1] < dims[2];
+    int64_t m = wide ? dims[2] : dims[1], n = wide ? dims[1] : dims[2];
+    kl_tensor poison = solve_poison(a), one = solve_number(a, 1), zero = solve_number(a, 0), q = kl_none;
+    kl_tensor scale = kl_max(kl_abs(a), 2, (int[]){1, 2}, true); /* so that no square overflows */
+    scale = kl_where(kl_and(kl_gt(scale, zero), kl_is_finite(scale)), scale, one);
+    a = kl_div(wide ? solve_transposed(a) : a, scale);
+    if (m > n)
+        q = kl_qr(a, &a);
+    svd_square(x, n, a, out);
+    if (q.id)
+        out[0] = kl_matmul(q, out[0]);
+    kl_tensor u = kl_add(out[wide ? 2 : 0], kl_unsqueeze(poison, -1));
+    kl_tensor v = kl_add(out[wide ? 0 : 2], kl_unsqueeze(poison, -1));
+    out[0] = u;
+    out[1] = kl_add(kl_mul(out[1], kl_squeeze(scale, -1)), poison);
+    out[2] = v;
+}
+
+static kl_status svd_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)nin, (void)nout;
+    solve_svd(ctx, in[0], out);
+    return KL_OK;
+}
+
+/* 1 / x, but 0 where x is at most a limit. */
+static kl_tensor svd_inverse(kl_tensor x, kl_tensor limit)
+{
+    kl_tensor small = kl_le(kl_abs(x), limit), one = solve_number(x, 1);
+    return kl_where(small, solve_number(x, 0), kl_div(one, kl_where(small, one, x)));
+}
+
+/* (x' - q q^T x') / s: what of the gradient of vectors q is outside of their space. */
+static kl_tensor svd_outside(kl_tensor q, kl_tensor gradient, kl_tensor inverse)
+{
+    kl_tensor inside = kl_matmul(q, kl_matmul(solve_transposed(q), gradient));
+    return kl_mul(kl_sub(gradient, inside), kl_unsqueeze(inverse, 1));
+}
+
+/* in: a, u, s, v, the gradients of u, s, v */
+static kl_status svd_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct solve_matrices *x = ctx;
+    (void)nin, (void)nout;
+    kl_tensor u = in[1], s = in[2], v = in[3], ut = solve_transposed(u), vt = solve_transposed(v);
+    kl_tensor row = kl_unsqueeze(s, 1), column = kl_unsqueeze(s, 2); /* s_j, s_i */
+    kl_tensor limit = kl_mul(kl_max(s, 1, (int[]){1}, true), solve_number(s, solve_epsilon(x->dtype) * (double)x->n));
+    kl_tensor apart = svd_inverse(kl_sub(row, column), kl_unsqueeze(limit, 1));
+    kl_tensor F = kl_mul(apart, svd_inverse(kl_add(row, column), kl_unsqueeze(limit, 1)));
+    kl_tensor U = kl_matmul(ut, in[4]), V = kl_matmul(vt, in[6]);
+    U = kl_mul(kl_mul(F, kl_sub(U, solve_transposed(U))), row);
+    V = kl_mul(kl_mul(F, kl_sub(V, solve_transposed(V))), column);
+    kl_tensor inner = kl_add(kl_add(U, V), kl_diagonal_matrix(in[5], 0)), inverse = svd_inverse(s, limit);
+    kl_tensor g = kl_matmul(kl_matmul(u, inner), vt);
+    if (x->m > x->n)
+        g = kl_add(g, kl_matmul(svd_outside(u, in[4], inverse), vt));
+    if (x->n > x->m)
+        g = kl_add(g, kl_matmul(u, solve_transposed(svd_outside(v, in[6], inverse))));
+    out[0] = g;
+    return KL_OK;
+}
+
+kl_tensor kl_svd(kl_tensor a, kl_tensor *s, kl_tensor *vt)
+{
+    struct solve_matrices x;
+    kl_tensor out[3];
+    if (s)
+        *s = kl_none;
+    if (vt)
+        *vt = kl_none;
+    if (!s || !vt)
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "svd: %s is NULL", s ? "vt" : "s"), kl_poison();
+    if (!solve_begin("svd", &a, false, &x))
+        return kl_poison();
+    int64_t k = x.m < x.n ? x.m : x.n;
+    if (!x.B || !k) {
+        out[0] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, x.m, k});
+        out[1] = kl_zeros(x.device, x.dtype, 2, (int64_t[]){x.B, k});
+        out[2] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, x.n, k});
+    } else {
+        kl_custom_grad(svd_fn, svd_backward, &x, 1, &a, 3, out);
+    }
+    out[0] = solve_result(&x, out[0]);
+    *s = solve_result(&x, out[1]);
+    *vt = solve_result(&x, solve_transposed(out[2]));
+    return solve_end(out[0], 2, (kl_tensor *[]){s, vt});
+}
+
+/* ---- the pseudoinverse ---- */
+
+struct pinv { struct solve_matrices x; double tolerance; };
+
+static kl_status pinv_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct pinv *p = ctx;
+    (void)nin, (void)nout;
+    kl_tensor r[3];
+    solve_svd(&p->x, in[0], r);
+    kl_tensor limit = kl_mul(kl_max(r[1], 1, (int[]){1}, true), solve_number(in[0], p->tolerance));
+    kl_tensor v = kl_mul(r[2], kl_unsqueeze(svd_inverse(r[1], limit), 1));
+    out[0] = kl_matmul(v, solve_transposed(r[0]));
+    return KL_OK;
+}
+
+/* in: a, p, p': -p^T p' p^T + (1 - a p) p'^T p p^T + p^T p p'^T (1 - p a) (Golub and Pereyra 1973) */
+static kl_status pinv_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    kl_tensor a = in[0], p = in[1], pt = solve_transposed(p), gt = solve_transposed(in[2]);
+    kl_tensor left = kl_matmul(gt, kl_matmul(p, pt)), right = kl_matmul(kl_matmul(pt, p), gt);
+    left = kl_sub(left, kl_matmul(a, kl_matmul(p, left)));
+    right = kl_sub(right, kl_matmul(kl_matmul(right, p), a));
+    out[0] = kl_sub(kl_add(left, right), kl_matmul(kl_matmul(pt, in[2]), pt));
+    return KL_OK;
+}
+
+/* The pseudoinverse of a [B, m, n] in an open composite. */
+static kl_tensor pinv_record(const struct solve_matrices *x, kl_tensor a, double tolerance)
+{
+    struct pinv p = {*x, tolerance};
+    kl_tensor out;
+    if (!tolerance)
+        p.tolerance = solve_epsilon(x->dtype) * (double)(x->m > x->n ? x->m : x->n);
+    if (!x->B || !x->m || !x->n)
+        return kl_zeros(x->device, x->dtype, 3, (int64_t[]){x->B, x->n, x->m});
+    kl_custom_grad(pinv_fn, pinv_backward, &p, 1, &a, 1, &out);
+    return out;
+}
+
+static bool pinv_tolerance_valid(const char *op, double tolerance)
+{
+    if (!(tolerance >= 0 && tolerance < 1))
+        kl_failf(NULL, KL_ERR_ARGUMENT, "%s: the tolerance %g is outside of 0..1", op, tolerance);
+    return tolerance >= 0 && tolerance < 1;
+}
+
+kl_tensor kl_pinv(kl_tensor a, double tolerance)
+{
+    struct solve_matrices x;
+    if (!pinv_tolerance_valid("pinv", tolerance) || !solve_begin("pinv", &a, false, &x))
+        return kl_poison();
+    return solve_end(solve_result(&x, pinv_record(&x, a, tolerance)), 0, NULL);
+}
+
+kl_tensor kl_lstsq(kl_tensor a, kl_tensor b, double tolerance)
+{
+    struct solve_matrices x;
+    if (!pinv_tolerance_valid("lstsq", tolerance) || !solve_begin("lstsq", &a, false, &x) ||
+        solve_operand(&x, "the right side", x.m, &b) < 0)
+        return kl_poison();
+    return solve_end(solve_result(&x, kl_matmul(pinv_record(&x, a, tolerance), b)), 0, NULL);
+}

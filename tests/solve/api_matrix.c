@@ -1,0 +1,508 @@
+/* Eigenvalues, singular values, least squares, LU, determinants, exponentials and banded equations: the properties that
+ * define them, of odd sizes, of nothing, of batches, singular, with NaNs; gradients against differences; misuse. */
+#include "tests/support/api_numbers.h"
+#include "tests/support/api_refused.h"
+#include <kiln/solve/solve.h>
+
+enum { MAX_SIZE = 3 * 40 * 40 };
+
+static void fill(int from, int64_t n, double *v)
+{
+    for (int i = 0; i < n; i++)
+        v[i] = noise((from + i) * (from + 3 * i) + i);
+}
+
+/* max |x y - want|, x [n, k] or its transpose, y [k, m]; want NULL: the identity */
+static double error_of(const double *x, bool transposed, const double *y, const double *want, int n, int k, int m)
+{
+    double worst = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < m; j++) {
+            double s = want ? -want[i * m + j] : -(double)(i == j);
+            for (int p = 0; p < k; p++)
+                s += (transposed ? x[p * n + i] : x[i * k + p]) * y[p * m + j];
+            worst = s == s ? fmax(worst, fabs(s)) : INFINITY;
+        }
+    return worst;
+}
+
+static kl_tensor input(kl_dtype dtype, int rank, const int64_t *dims, const double *v)
+{
+    kl_tensor a = f64(rank, dims, v), b = dtype == KL_F64 ? a : kl_cast(a, dtype);
+    if (b.id != a.id)
+        kl_release(a);
+    return b;
+}
+
+/* ---- eigenvalues ---- */
+
+static void eigenvalues(int n, kl_dtype dtype)
+{
+    enum { B = 3 };
+    static double a[MAX_SIZE], left[MAX_SIZE], right[MAX_SIZE];
+    double tolerance = (dtype == KL_F64 ? 2e-15 : 1e-6) * (n + 3);
+    fill(n, B * n * n, a);
+    for (int b = 0; b < B; b++)
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < i; j++)
+                a[(b * n + i) * n + j] = a[(b * n + j) * n + i] = b == 1 ? 0 : a[(b * n + i) * n + j];
+    kl_tensor x = input(dtype, D(B, n, n), a), v, l = kl_eigh(x, &v);
+    SHAPE(l, B, n);
+    SHAPE(v, B, n, n);
+    double *values = values_of(l), *vectors = values_of(v);
+    for (int b = 0; b < B && values && vectors; b++) {
+        const double *V = vectors + b * n * n, *L = values + b * n;
+        bool sorted = true;
+        double size = 1;
+        for (int j = 0; j < n; j++) {
+            sorted &= !j || L[j] >= L[j - 1];
+            size = fmax(size, fabs(L[j]));
+            for (int i = 0; i < n; i++)
+                left[i * n + j] = V[i * n + j] * L[j];
+        }
+        CHECK(sorted);
+        CHECK(error_of(V, true, V, NULL, n, n, n) < tolerance);
+        memcpy(right, a + b * n * n, sizeof(double) * (size_t)(n * n));
+        CHECK(error_of(right, false, V, left, n, n, n) < tolerance * size);
+    }
+    CHECK(values && vectors);
+    free(values), free(vectors);
+    kl_release(x), kl_release(l), kl_release(v);
+}
+
+static void eigen_special(void)
+{
+    kl_tensor none = kl_zeros(dev, KL_F32, D(3, 0, 0)), empty = kl_zeros(dev, KL_F64, D(0, 2, 2)), v;
+    kl_tensor l = kl_eigh(none, &v);
+    SHAPE(l, 3, 0);
+    SHAPE(v, 3, 0, 0);
+    kl_release(l), kl_release(v), l = kl_eigh(empty, &v);
+    SHAPE(l, 0, 2);
+    SHAPE(v, 0, 2, 2);
+    kl_release(l), kl_release(v), kl_release(none), kl_release(empty);
+    NEAR_LIST(kl_eigh(f64(D(2, 2), (double[]){0, 0, 0, 0}), NULL), 0, 0, 0);
+    NEAR_LIST(kl_eigh(f64(D(3, 3), (double[]){3, 0, 0, 0, -1, 0, 0, 0, 3}), NULL), 0, -1, 3, 3);
+    NEAR_LIST(kl_eigh(f64(D(2, 2), (double[]){1e-200, 2e-200, 2e-200, 1e-200}), NULL), 0, -1e-200, 3e-200);
+    NEAR_LIST(kl_eigh(f64(D(1, 1), (double[]){-7}), NULL), 0, -7);
+    /* only one of the matrices has no eigenvalues */
+    double batch[] = {2, 1, 0, 1, 2, 0, 0, 0, 9, 1, NAN, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, INFINITY, 0, 0, 0, 1};
+    kl_tensor x = f64(D(3, 3, 3), batch);
+    l = kl_eigh(x, &v);
+    NEAR_LIST(l, 1e-14, 1, 3, 9, NAN, NAN, NAN, NAN, NAN, NAN);
+    kl_release(v), kl_release(x);
+    kl_tensor h = input(KL_F16, D(2, 2), (double[]){2, 1, 1, 2});
+    l = kl_eigh(h, NULL);
+    CHECK(kl_dtype_of(l) == KL_F16);
+    NEAR_LIST(l, 0, 1, 3);
+    kl_release(h);
+}
+
+/* A matrix has the same bits alone and among others. */
+static void same_alone(void)
+{
+    enum { B = 5, N = 5 };
+    double a[B * N * N], *all[2], *one[2];
+    fill(3, B * N * N, a);
+    kl_tensor x = f64(D(B, N, N), a), r[2], y = f64(D(N, N), a + 3 * N * N), q[2], s, t;
+    r[0] = kl_eigh(x, &r[1]);
+    q[0] = kl_eigh(y, &q[1]);
+    for (int i = 0; i < 2; i++)
+        all[i] = values_of(r[i]), one[i] = values_of(q[i]);
+    CHECK(all[0] && one[0] && !memcmp(all[0] + 3 * N, one[0], N * sizeof(double)));
+    CHECK(all[1] && one[1] && !memcmp(all[1] + 3 * N * N, one[1], N * N * sizeof(double)));
+    for (int i = 0; i < 2; i++)
+        free(all[i]), free(one[i]), kl_release(r[i]), kl_release(q[i]);
+    r[0] = kl_svd(x, &r[1], &s);
+    q[0] = kl_svd(y, &q[1], &t);
+    all[0] = values_of(r[1]), one[0] = values_of(q[1]);
+    CHECK(all[0] && one[0] && !memcmp(all[0] + 3 * N, one[0], N * sizeof(double)));
+    free(all[0]), free(one[0]);
+    for (int i = 0; i < 2; i++)
+        kl_release(r[i]), kl_release(q[i]);
+    kl_release(s), kl_release(t), kl_release(x), kl_release(y);
+}
+
+/* ---- singular values ---- */
+
+static void singular_values(int m, int n, kl_dtype dtype, int rank)
+{
+    enum { B = 2 };
+    static double a[MAX_SIZE], us[MAX_SIZE];
+    int k = m < n ? m : n;
+    double tolerance = (dtype == KL_F64 ? 4e-15 : 2e-6) * (m + n);
+    fill(m + 7 * n, B * m * n, a);
+    for (int b = 0; b < B; b++) /* later columns are multiples of earlier ones */
+        for (int i = 0; i < m; i++)
+            for (int j = rank; j < n; j++)
+                a[(b * m + i) * n + j] = rank ? a[(b * m + i) * n + j % rank] * (j + 1) : 0;
+    kl_tensor x = input(dtype, D(B, m, n), a), s, t, u = kl_svd(x, &s, &t);
+    SHAPE(u, B, m, k);
+    SHAPE(s, B, k);
+    SHAPE(t, B, k, n);
+    double *U = values_of(u), *S = values_of(s), *T = values_of(t);
+    for (int b = 0; b < B && U && S && T; b++) {
+        bool sorted = true;
+        for (int j = 0; j < k; j++) {
+            sorted &= S[b * k + j] >= 0 && (!j || S[b * k + j] <= S[b * k + j - 1]);
+            for (int i = 0; i < m; i++)
+                us[i * k + j] = U[(b * m + i) * k + j] * S[b * k + j];
+        }
+        double size = 1 + S[b * k];
+        CHECK(sorted);
+        CHECK(error_of(U + b * m * k, true, U + b * m * k, NULL, k, m, k) < tolerance);
+        for (int i = 0; i < k; i++) /* rows of T */
+            for (int j = 0; j < k; j++) {
+                double p = -(i == j);
+                for (int c = 0; c < n; c++)
+                    p += T[(b * k + i) * n + c] * T[(b * k + j) * n + c];
+                if (!(fabs(p) < tolerance))
+                    CHECK(!"the rows of vt are orthonormal");
+            }
+        CHECK(error_of(us, false, T + b * k * n, a + b * m * n, m, k, n) < tolerance * size);
+        CHECK(rank >= k || S[b * k + rank] < tolerance * size);
+    }
+    CHECK(U && S && T);
+    free(U), free(S), free(T);
+    kl_release(x), kl_release(u), kl_release(s), kl_release(t);
+}
+
+static void singular_special(void)
+{
+    kl_tensor none = kl_zeros(dev, KL_F32, D(3, 0, 2)), s, t, u = kl_svd(none, &s, &t);
+    SHAPE(u, 3, 0, 0);
+    SHAPE(s, 3, 0);
+    SHAPE(t, 3, 0, 2);
+    kl_release(u), kl_release(s), kl_release(t);
+    u = kl_pinv(none, 0);
+    SHAPE(u, 3, 2, 0);
+    kl_release(u), kl_release(none);
+    u = kl_svd(f64(D(2, 2, 2), (double[]){1, 2, 3, NAN, 3e200, 0, 0, -4e200}), &s, &t);
+    NEAR_LIST(s, 1e-15, NAN, NAN, 4e200, 3e200);
+    kl_release(u), kl_release(t);
+}
+
+static void least_squares(void)
+{
+    double a[2 * 5 * 3], b[2 * 5 * 2], *v;
+    fill(1, 30, a), fill(2, 20, b);
+    kl_tensor A = f64(D(2, 5, 3), a), right = f64(D(2, 5, 2), b), y = kl_lstsq(A, right, 0);
+    SHAPE(y, 2, 3, 2);
+    v = values_of(y);
+    for (int i = 0; i < 2 && v; i++) { /* the rest is orthogonal to the columns */
+        double rest[10] = {0};
+        for (int r = 0; r < 10; r++)
+            for (int p = 0; p < 3; p++)
+                rest[r] += a[(i * 5 + r / 2) * 3 + p] * v[(i * 3 + p) * 2 + r % 2];
+        for (int r = 0; r < 10; r++)
+            rest[r] -= b[i * 10 + r];
+        CHECK(error_of(a + i * 15, true, rest, (double[6]){0}, 3, 5, 2) < 1e-13);
+    }
+    free(v);
+    kl_release(A), kl_release(right), kl_release(y);
+    /* more unknowns than equations, and dependent equations: the shortest solution */
+    NEAR_LIST(kl_lstsq(f64(D(1, 2), (double[]){3, 4}), f64(D(1, 1), (double[]){50}), 0), 1e-14, 6, 8);
+    y = kl_lstsq(f64(D(3, 2), (double[]){1, 1, 1, 1, 2, 2}), f64(D(3, 1), (double[]){1, 1, 2}), 0);
+    NEAR_LIST(y, 1e-14, 0.5, 0.5);
+    NEAR_LIST(kl_pinv(f64(D(2, 2), (double[]){2, 0, 0, 1e-3}), 1e-2), 1e-14, 0.5, 0, 0, 0);
+}
+
+/* ---- LU ---- */
+
+static void lu(int m, int n)
+{
+    enum { B = 3 };
+    static double a[MAX_SIZE], rows[MAX_SIZE];
+    int k = m < n ? m : n;
+    fill(3 * m + n, B * m * n, a);
+    for (int i = 0; i < m * n; i++)
+        a[m * n + i] = i / n == 1 ? a[m * n + i] : 0; /* one row is not 0 */
+    kl_tensor x = f64(D(B, m, n), a), l, u, p = kl_lu(x, &l, &u);
+    SHAPE(p, B, m);
+    SHAPE(l, B, m, k);
+    SHAPE(u, B, k, n);
+    double *P = values_of(p), *L = values_of(l), *U = values_of(u);
+    for (int b = 0; b < B && P && L && U; b++) {
+        bool triangular = true;
+        for (int i = 0; i < m; i++)
+            for (int j = 0; j < k; j++) {
+                double v = L[(b * m + i) * k + j];
+                triangular &= j > i ? v == 0 : j == i ? v == 1 : fabs(v) <= 1;
+            }
+        for (int i = 0; i < k; i++)
+            for (int j = 0; j < i; j++)
+                triangular &= U[(b * k + i) * n + j] == 0;
+        CHECK(triangular);
+        for (int i = 0; i < m; i++)
+            memcpy(rows + i * n, a + (b * m + (int)P[b * m + i]) * n, (size_t)n * sizeof *rows);
+        CHECK(error_of(L + b * m * k, false, U + b * k * n, rows, m, k, n) < 1e-13);
+    }
+    CHECK(P && L && U);
+    free(P), free(L), free(U);
+    kl_release(x), kl_release(p), kl_release(l), kl_release(u);
+}
+
+static void determinants(void)
+{
+    double a[3 * 4 * 4];
+    fill(5, 48, a);
+    kl_tensor x = f64(D(3, 4, 4), a), size, sign = kl_slogdet(x, &size), d = kl_det(x);
+    double *want = values_of(d);
+    NEAR(kl_mul(sign, kl_exp(size)), 3, want, 1e-13);
+    free(want);
+    kl_release(sign), kl_release(size), kl_release(d), kl_release(x);
+    sign = kl_slogdet(f64(D(2, 2), (double[]){1, 2, 2, 4}), &size);
+    NEAR_LIST(sign, 0, 0);
+    NEAR_LIST(size, 0, -INFINITY);
+    sign = kl_slogdet(kl_zeros(dev, KL_F32, D(2, 0, 0)), &size);
+    NEAR_LIST(sign, 0, 1, 1);
+    NEAR_LIST(size, 0, 0, 0);
+    x = kl_mul_scalar(kl_eye(dev, KL_F64, 40, 40), -1e-30);
+    sign = kl_slogdet(x, &size);
+    NEAR_LIST(sign, 0, 1);
+    NEAR_LIST(size, 1e-14, 40 * log(1e-30));
+    kl_release(x);
+}
+
+/* ---- exponentials ---- */
+
+static void exponentials(void)
+{
+    double c = cos(20.), s = sin(20.);
+    double a[] = {0, 1, 0, 0, 0, 20, -20, 0, -700, 0, 0, 3};
+    NEAR_LIST(kl_expm(f64(D(3, 2, 2), a)), 1e-12, 1, 1, 0, 1, c, s, -s, c, exp(-700.), 0, 0, exp(3.));
+    NEAR_LIST(kl_expm(input(KL_F32, D(3, 2, 2), a)), 1e-4, 1, 1, 0, 1, c, s, -s, c, 0, 0, 0, exp(3.));
+    NEAR_LIST(kl_expm(f64(D(2, 1, 1), (double[]){NAN, -INFINITY})), 0, NAN, NAN);
+    kl_tensor none = kl_expm(kl_zeros(dev, KL_F64, D(2, 0, 0)));
+    SHAPE(none, 2, 0, 0);
+    kl_release(none);
+}
+
+/* ---- banded equations ---- */
+
+static void banded(int n, int l, int u, int m)
+{
+    enum { B = 2 };
+    static double ab[MAX_SIZE], a[MAX_SIZE], b[MAX_SIZE];
+    int w = l + u + 1;
+    fill(n + l + 3 * u, B * w * n, ab);
+    fill(n, B * n * m, b);
+    memset(a, 0, sizeof a);
+    for (int k = 0; k < B; k++)
+        for (int r = 0; r < w; r++)
+            for (int j = 0; j < n; j++) {
+                int i = j + r - u;
+                double *v = &ab[(k * w + r) * n + j];
+                if (i == 0 && j == 0 && l > 0 && u > 0 && n > 1)
+                    *v = 0; /* wants a pivot */
+                else if (i < 0 || i >= n)
+                    *v = NAN; /* is not read */
+                if (i >= 0 && i < n)
+                    a[(k * n + i) * n + j] = *v;
+            }
+    kl_tensor x = f64(D(B, w, n), ab), right = f64(D(B, n, m), b), y = kl_banded_solve(x, l, u, right);
+    double *v = values_of(y);
+    for (int k = 0; k < B && v; k++)
+        if (!CHECK(error_of(a + k * n * n, false, v + k * n * m, b + k * n * m, n, n, m) < 1e-9))
+            printf("n %d, %d below, %d above, matrix %d\n", n, l, u, k);
+    CHECK(v);
+    free(v);
+    kl_release(x), kl_release(right), kl_release(y);
+}
+
+static void tridiagonal(void)
+{
+    double below[] = {NAN, 1, 2, 3}, main[] = {0, 2, 1, 5}, above[] = {4, 1, 1, NAN}, b[] = {1, 2, 3, 4};
+    double a[] = {0, 4, 0, 0, 1, 2, 1, 0, 0, 2, 1, 1, 0, 0, 3, 5};
+    kl_tensor x = kl_tridiagonal_solve(f64(D(4), below), f64(D(4), main), f64(D(4), above), f64(D(4, 1), b));
+    double *v = values_of(x);
+    CHECK(v && error_of(a, false, v, b, 4, 4, 1) < 1e-14);
+    free(v);
+    kl_release(x);
+    double one[] = {4};
+    NEAR_LIST(kl_tridiagonal_solve(f64(D(1), one), f64(D(1), one), f64(D(1), one), f64(D(1, 1), one)), 0, 1);
+}
+
+/* ---- gradients ---- */
+
+static kl_tensor flat(kl_tensor a) { return kl_reshape(a, 1, (int64_t[]){-1}); }
+static kl_tensor joined(kl_tensor a, kl_tensor b) { return kl_concat(2, (kl_tensor[]){flat(a), flat(b)}, 0); }
+static kl_tensor spread(kl_tensor x) /* with singular values that differ */
+{
+    int64_t d[KL_MAX_RANK];
+    int r = kl_shape(x, d);
+    kl_tensor big = kl_mul(kl_eye(dev, KL_F64, d[r - 2], d[r - 1]), kl_linspace(dev, KL_F64, 3, 9, d[r - 1]));
+    return kl_add(x, big);
+}
+static kl_tensor g_eigh(kl_tensor x)
+{
+    kl_tensor v, l = kl_eigh(spread(x), &v);
+    return joined(l, kl_square(v));
+}
+static kl_tensor g_svd(kl_tensor x)
+{
+    kl_tensor s, t, u = kl_svd(spread(x), &s, &t);
+    return joined(joined(s, kl_square(u)), kl_square(t));
+}
+static kl_tensor g_pinv(kl_tensor x) { return kl_pinv(spread(x), 0); }
+static kl_tensor g_lstsq(kl_tensor x) { return kl_lstsq(spread(kl_narrow(x, 1, 0, 3)), kl_narrow(x, 1, 3, 2), 0); }
+static kl_tensor g_lu(kl_tensor x)
+{
+    kl_tensor l, u;
+    kl_lu(kl_sub(kl_flip(spread(x), 1, (int[]){-2}), x), &l, &u);
+    return joined(l, u);
+}
+static kl_tensor g_slogdet(kl_tensor x)
+{
+    kl_tensor size;
+    kl_slogdet(spread(x), &size);
+    return size;
+}
+static kl_tensor g_expm(kl_tensor x) { return kl_expm(x); }
+static kl_tensor g_expm_large(kl_tensor x) { return kl_expm(kl_mul_scalar(x, 3)); }
+static kl_tensor g_banded(kl_tensor x)
+{
+    kl_tensor ab = kl_reshape(kl_narrow(x, 0, 0, 20), 2, (int64_t[]){4, 5});
+    kl_tensor more = kl_pad(kl_full(dev, KL_F64, D(1, 5), 4), (int64_t[]){1, 0}, (int64_t[]){2, 0}, 0);
+    return kl_banded_solve(kl_add(ab, more), 2, 1, kl_reshape(kl_narrow(x, 0, 20, 10), 2, (int64_t[]){5, 2}));
+}
+static kl_tensor g_tridiagonal(kl_tensor x)
+{
+    kl_tensor p[4];
+    for (int i = 0; i < 4; i++)
+        p[i] = kl_squeeze(kl_narrow(x, 0, i, 1), 0);
+    return kl_tridiagonal_solve(p[0], kl_add_scalar(p[1], 4), p[2], kl_unsqueeze(p[3], -1));
+}
+static kl_tensor g_second(kl_tensor x)
+{
+    kl_requires_grad(x);
+    kl_tensor l = kl_eigh(spread(x), NULL);
+    return kl_grad(kl_sum_all(kl_exp(kl_mul_scalar(l, 0.1))), x);
+}
+
+static void gradients(void)
+{
+    GRADIENT(g_eigh, 4, 4);
+    GRADIENT(g_eigh, 2, 3, 3);
+    GRADIENT(g_second, 3, 3);
+    GRADIENT(g_svd, 3, 3);
+    GRADIENT(g_svd, 2, 4, 2);
+    GRADIENT(g_svd, 3, 4);
+    GRADIENT(g_pinv, 3, 3);
+    GRADIENT(g_pinv, 4, 2);
+    GRADIENT(g_pinv, 2, 2, 3);
+    GRADIENT(g_lstsq, 5, 5);
+    GRADIENT(g_lstsq, 2, 5);
+    GRADIENT(g_lu, 2, 3, 3);
+    GRADIENT(g_lu, 5, 3);
+    GRADIENT(g_lu, 3, 5);
+    GRADIENT(g_slogdet, 2, 3, 3);
+    GRADIENT(g_expm, 2, 3, 3);
+    GRADIENT(g_expm_large, 3, 3);
+    GRADIENT(g_banded, 30);
+    GRADIENT(g_tridiagonal, 4, 5);
+    /* the sum of squares of equal eigenvalues, of equal singular values */
+    kl_tensor x = kl_eye(dev, KL_F64, 3, 3), s, t;
+    kl_requires_grad(x);
+    NEAR_LIST(kl_grad(kl_sum_all(kl_square(kl_eigh(x, NULL))), x), 1e-14, 2, 0, 0, 0, 2, 0, 0, 0, 2);
+    kl_svd(x, &s, &t);
+    NEAR_LIST(kl_grad(kl_sum_all(kl_square(s)), x), 1e-14, 2, 0, 0, 0, 2, 0, 0, 0, 2);
+}
+
+/* ---- batches ---- */
+
+static kl_status values_of_one(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_eigh(in[0], NULL);
+    return KL_OK;
+}
+
+static void batches(void)
+{
+    double a[6 * 9];
+    fill(8, 54, a);
+    kl_tensor x = f64(D(6, 3, 3), a), l = kl_eigh(x, NULL), y;
+    double *want = values_of(l);
+    OK(kl_vmap(values_of_one, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, &y));
+    NEAR(y, 18, want, 0);
+    int64_t n = kl_symbol("n", 1, 16);
+    for (int count = 2; count <= 6 && want; count += 2) {
+        OK(kl_trace_begin("symbolic"));
+        kl_tensor in = kl_input_symbolic(dev, KL_F64, 3, (int64_t[]){n, 3, 3}, (int64_t[]){count, 3, 3}, a), v, s, t, u;
+        kl_tensor values = kl_keep(kl_eigh(in, &v));
+        kl_svd(in, &s, &t);
+        kl_lu(in, &t, &u);
+        s = kl_keep(s), u = kl_keep(kl_slogdet(in, &t)), v = kl_keep(kl_expm(in));
+        OK(kl_trace_end());
+        NEAR(values, count * 3, want, 0);
+        SHAPE(s, count, 3);
+        SHAPE(u, count);
+        SHAPE(v, count, 3, 3);
+        kl_release(s), kl_release(u), kl_release(v);
+    }
+    free(want);
+    kl_release(x), kl_release(l);
+}
+
+/* ---- misuse ---- */
+
+static void refused(void)
+{
+    kl_tensor a = kl_zeros(dev, KL_F32, D(2, 3)), i = kl_zeros(dev, KL_I32, D(2, 2)), l, u;
+    kl_tensor sq = kl_zeros(dev, KL_F32, D(2, 2)), v = kl_zeros(dev, KL_F32, D(3)), d = kl_zeros(dev, KL_F64, D(2, 2));
+    kl_set_name(a, "weights");
+    REFUSED(kl_eigh(a, NULL), KL_ERR_SHAPE, "eigh: needs [...,n,n], got \"weights\" [2,3]");
+    REFUSED(kl_eigh(i, NULL), KL_ERR_TYPE, "eigh: needs a floating dtype, got i32");
+    REFUSED(kl_svd(v, &l, &u), KL_ERR_SHAPE, "svd: needs [...,m,n], got [3]");
+    REFUSED(kl_svd(a, NULL, &u), KL_ERR_ARGUMENT, "svd: s is NULL");
+    REFUSED(kl_lu(a, &l, NULL), KL_ERR_ARGUMENT, "lu: u is NULL");
+    REFUSED(kl_slogdet(sq, NULL), KL_ERR_ARGUMENT, "slogdet: logarithm is NULL");
+    REFUSED(kl_slogdet(a, &l), KL_ERR_SHAPE, "slogdet: needs [...,n,n], got \"weights\" [2,3]");
+    REFUSED(kl_expm(a), KL_ERR_SHAPE, "expm: needs [...,n,n], got \"weights\" [2,3]");
+    REFUSED(kl_pinv(a, 1), KL_ERR_ARGUMENT, "pinv: the tolerance 1 is outside of 0..1");
+    REFUSED(kl_lstsq(sq, v, 0), KL_ERR_SHAPE, "lstsq: the right side must be [...,2,k]", "got [3]");
+    REFUSED(kl_lstsq(sq, d, 0), KL_ERR_TYPE, "lstsq: the right side is f64, the matrix f32");
+    REFUSED(kl_banded_solve(a, 1, 1, sq), KL_ERR_SHAPE, "1 diagonals below and 1 above have 3 rows, not 2");
+    REFUSED(kl_banded_solve(a, -1, 1, sq), KL_ERR_ARGUMENT, "banded_solve: -1 diagonals below");
+    REFUSED(kl_banded_solve(a, 0, 1, sq), KL_ERR_SHAPE, "banded_solve: the right side must be [...,3,k]", "[2,2]");
+    REFUSED(kl_tridiagonal_solve(v, v, sq, sq), KL_ERR_SHAPE, "the three diagonals", "[3], [3] and [2,2]");
+    REFUSED(kl_tridiagonal_solve(v, v, v, sq), KL_ERR_SHAPE, "tridiagonal_solve: the right side must be [...,3,k]");
+    REFUSED(kl_eigh(kl_none, NULL), KL_ERR_HANDLE, "eigh: the matrix");
+    kl_release(a), kl_release(i), kl_release(sq), kl_release(v), kl_release(d);
+    NEAR_LIST(kl_expm(kl_zeros(dev, KL_F64, D(1, 1))), 0, 1); /* the next call works */
+}
+
+static void test(kl_device device)
+{
+    static const int sizes[] = {1, 2, 3, 4, 5, 8, 9, 17}, shapes[][3] = {
+        {1, 1, 1}, {3, 3, 3}, {5, 2, 2}, {2, 5, 5}, {8, 8, 8}, {9, 7, 7}, {17, 4, 4}, {4, 17, 17}, {1, 6, 6}, {6, 1, 1},
+        {5, 4, 2}, {4, 4, 0}, {6, 6, 3}, {3, 7, 1},
+    };
+    dev = device;
+    OK(kl_scope_begin());
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        eigenvalues(sizes[i], KL_F64);
+        eigenvalues(sizes[i], KL_F32);
+    }
+    eigen_special();
+    same_alone();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        singular_values(shapes[i][0], shapes[i][1], i % 3 == 1 ? KL_F32 : KL_F64, shapes[i][2]);
+    singular_special();
+    least_squares();
+    for (int i = 1; i < 8; i++)
+        lu(i, 8 - i), lu(i, i);
+    determinants();
+    exponentials();
+    for (int n = 1; n < 8; n += 2)
+        for (int l = 0; l < 4; l++)
+            banded(n, l, 3 - l, 1 + n % 2);
+    banded(6, 0, 0, 2), banded(40, 1, 1, 1);
+    tridiagonal();
+    gradients();
+    batches();
+    refused();
+    OK(kl_scope_end());
+}
+
+int main(void) { return on_devices(test); }
