@@ -1,6 +1,7 @@
-/* Cholesky, QR, triangular and general equations: a scan over columns computes the values, and a custom gradient is
- * computed from the results (Giles 2008, "An extended collection of matrix derivative results"; Murray 2016,
- * "Differentiation of the Cholesky decomposition"; Walter and Lehmann 2018 for QR). */
+/* Cholesky, QR, triangular and general equations: a scan over columns computes the values (straight code those of small
+ * matrices), and a custom gradient is computed from the results (Giles 2008, "An extended collection of matrix
+ * derivative results"; Murray 2016, "Differentiation of the Cholesky decomposition"; Walter and Lehmann 2018 for QR).
+ */
 #include "frontend/nn/compose.h"
 
 struct matrices {
@@ -39,9 +40,11 @@ static struct thread *matrices_begin(const char *op, kl_tensor *a, kl_tensor *b,
     }
     if (!axes_are_numbers(t, op, &v->shape, rank - 2, 2) || !(t = checked_begin(op)))
         return NULL;
-    *x = (struct matrices){.B = product_of(v->shape.dim, (int)rank - 2), .n = v->shape.dim[rank - 2],
+    *x = (struct matrices){.B = product_of_lengths(v->shape.dim, (int)rank - 2), .n = v->shape.dim[rank - 2],
                            .m = b ? w->shape.dim[rank - 1] : v->shape.dim[rank - 1], .device = v->device};
     x->given = autocast_is_on(t) ? (kl_dtype)dtype_compute(v->dtype) : (kl_dtype)v->dtype;
+    if (x->B == INT64_MIN)
+        return compose_end(t, kl_none), NULL;
     *a = widen_view(t, *a, v);
     x->dtype = (kl_dtype)v->dtype;
     *a = kl_reshape(*a, 3, (int64_t[]){x->B, x->n, square ? x->n : x->m});
@@ -55,6 +58,112 @@ static kl_tensor matrices_result(const struct matrices *x, const char *op, kl_te
 {
     a = reshape_to(op, a, s);
     return x->given != x->dtype ? kl_cast(a, x->given) : a;
+}
+
+/* ---- matrices of few rows: each element is a tensor [B], and no loop is left ----
+ *
+ * The values are the same bits as those of the scans below, so that a matrix has the same results in any batch.  A scan
+ * has fewer nodes, which counts where there is one matrix of more than a few rows. */
+
+enum { MAX_SMALL = 8, MAX_SMALL_ALONE = 3, MIN_BATCH = 8 };
+
+/* max_alone: rows of a matrix without a batch */
+static bool is_small(const struct matrices *x, int64_t max_alone)
+{
+    return x->n <= (x->B < 0 || x->B >= MIN_BATCH ? MAX_SMALL : max_alone) && x->m <= MAX_SMALL;
+}
+
+struct small_matrix {
+    int64_t n, columns; /* n rows; of the n columns of a matrix, and of those of a right side behind it */
+    kl_tensor of[MAX_SMALL][2 * MAX_SMALL];
+};
+
+/* Columns from `at` on, from a [B, n, columns]. */
+static void small_load(struct small_matrix *w, const struct matrices *x, kl_tensor a, int64_t at, int64_t columns)
+{
+    w->n = x->n;
+    w->columns = at + columns;
+    a = kl_reshape(a, 2, (int64_t[]){x->B, x->n * columns});
+    for (int64_t i = 0; i < x->n; i++)
+        for (int64_t j = 0; j < columns; j++)
+            w->of[i][at + j] = kl_squeeze(kl_narrow(a, 1, i * columns + j, 1), 1);
+}
+
+static kl_tensor small_store(const struct small_matrix *w, const struct matrices *x, int64_t at, int64_t columns)
+{
+    kl_tensor all[MAX_SMALL * MAX_SMALL];
+    for (int64_t i = 0; i < w->n; i++)
+        memcpy(all + i * columns, &w->of[i][at], (size_t)columns * sizeof *all);
+    return kl_reshape(kl_stack(w->n * columns, all, 1), 3, (int64_t[]){x->B, w->n, columns});
+}
+
+/* w[i][k] - factor w[j][k], for columns from `first` on */
+static void small_subtract(struct small_matrix *w, int64_t i, kl_tensor factor, int64_t j, int64_t first)
+{
+    for (int64_t k = first; k < w->columns; k++)
+        w->of[i][k] = kl_sub(w->of[i][k], kl_mul(factor, w->of[j][k]));
+}
+
+/* Exchanges row j and the row behind it in which column j is largest, if it is larger.  Whether that happened. */
+static kl_tensor small_pivot(struct small_matrix *w, int64_t j)
+{
+    kl_tensor larger[MAX_SMALL], largest = kl_abs(w->of[j][j]), later = kl_none;
+    for (int64_t i = j + 1; i < w->n; i++) {
+        kl_tensor size = kl_abs(w->of[i][j]);
+        larger[i] = kl_gt(size, largest);
+        largest = kl_where(larger[i], size, largest);
+    }
+    kl_tensor before[2 * MAX_SMALL];
+    memcpy(before, w->of[j], sizeof before);
+    for (int64_t k = j; k < w->columns; k++)
+        for (int64_t i = j + 1; i < w->n; i++)
+            w->of[j][k] = kl_where(larger[i], w->of[i][k], w->of[j][k]);
+    for (int64_t i = w->n - 1; i > j; i--) {
+        kl_tensor is_pivot = later.id ? kl_and(larger[i], kl_not(later)) : larger[i];
+        later = later.id ? kl_or(larger[i], later) : larger[i];
+        for (int64_t k = j; k < w->columns; k++)
+            w->of[i][k] = kl_where(is_pivot, before[k], w->of[i][k]);
+    }
+    return later;
+}
+
+/* Gaussian elimination; *sign, unless it is NULL, gets that of the permutation, [B]. */
+static void small_eliminate(struct small_matrix *w, kl_tensor *sign)
+{
+    for (int64_t j = 0; j + 1 < w->n; j++) {
+        kl_tensor moved = small_pivot(w, j), pivot = w->of[j][j];
+        if (sign)
+            *sign = kl_where(moved, kl_neg(*sign), *sign);
+        pivot = kl_where(kl_eq(pivot, same_number(pivot, 0)), same_number(pivot, 1), pivot);
+        for (int64_t i = j + 1; i < w->n; i++)
+            small_subtract(w, i, kl_div(w->of[i][j], pivot), j, j + 1);
+    }
+}
+
+/* Replaces the right side by the solution of the triangular equations. */
+static void small_substitute(struct small_matrix *w, bool upper, bool transposed)
+{
+    bool backward = upper != transposed;
+    for (int64_t s = 0; s < w->n; s++) {
+        int64_t j = backward ? w->n - 1 - s : s;
+        for (int64_t k = w->n; k < w->columns; k++)
+            w->of[j][k] = kl_div(w->of[j][k], w->of[j][j]);
+        for (int64_t i = backward ? 0 : j + 1; i < (backward ? j : w->n); i++)
+            small_subtract(w, i, transposed ? w->of[j][i] : w->of[i][j], j, w->n);
+    }
+}
+
+/* L of a Cholesky factorization, with zeros above. */
+static void small_cholesky(struct small_matrix *w, kl_tensor zero)
+{
+    for (int64_t j = 0; j < w->n; j++) {
+        kl_tensor d = kl_sqrt(w->of[j][j]);
+        for (int64_t i = 0; i < w->n; i++)
+            w->of[i][j] = i < j ? zero : kl_div(w->of[i][j], d);
+        for (int64_t i = j + 1; i < w->n; i++)
+            for (int64_t k = j + 1; k <= i; k++)
+                w->of[i][k] = kl_sub(w->of[i][k], kl_mul(w->of[i][j], w->of[k][j]));
+    }
 }
 
 /* ---- triangular equations ---- */
@@ -79,10 +188,17 @@ static kl_status substitute_column(void *ctx, const kl_tensor *in, int64_t nin, 
 static kl_tensor substitute_all(struct matrices *x, kl_tensor a, kl_tensor b)
 {
     kl_tensor out[2];
-    kl_tensor columns = kl_permute(a, x->transposed ? (int[]){1, 0, 2} : (int[]){2, 0, 1});
-    kl_tensor scanned[3] = {columns, kl_transpose(kl_diagonal(a, 0, 1, 2), 0, 1), kl_arange(x->device, KL_I32, x->n)};
+    struct small_matrix w;
     if (x->B * x->n * x->m == 0)
         return kl_reshape(b, 3, (int64_t[]){x->B, x->n, x->m});
+    if (is_small(x, MAX_SMALL_ALONE)) {
+        small_load(&w, x, a, 0, x->n);
+        small_load(&w, x, b, x->n, x->m);
+        small_substitute(&w, x->upper, x->transposed);
+        return small_store(&w, x, x->n, x->m);
+    }
+    kl_tensor columns = kl_permute(a, x->transposed ? (int[]){1, 0, 2} : (int[]){2, 0, 1});
+    kl_tensor scanned[3] = {columns, kl_transpose(kl_diagonal(a, 0, 1, 2), 0, 1), kl_arange(x->device, KL_I32, x->n)};
     kl_scan(substitute_column, x, x->n, 1, &b, 3, scanned, 1, x->upper != x->transposed, out);
     return kl_permute(out[1], (int[]){1, 0, 2});
 }
@@ -145,7 +261,14 @@ static kl_status cholesky_column(void *ctx, const kl_tensor *in, int64_t nin, kl
 static kl_status cholesky_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
+    struct small_matrix w;
     (void)nin, (void)nout;
+    if (is_small(x, 0)) {
+        small_load(&w, x, in[0], 0, x->n);
+        small_cholesky(&w, kl_zeros(x->device, x->dtype, 1, &x->B));
+        out[0] = small_store(&w, x, 0, x->n);
+        return KL_OK;
+    }
     kl_tensor columns = kl_arange(x->device, KL_I32, x->n), r[2];
     kl_scan(cholesky_column, x, x->n, 1, in, 1, &columns, 1, false, r);
     out[0] = kl_permute(r[1], (int[]){1, 2, 0});
@@ -198,7 +321,8 @@ static kl_status eliminate_column(void *ctx, const kl_tensor *in, int64_t nin, k
     kl_tensor row_j = kl_take(w, 1, at), row_p = kl_sum(kl_where(there, w, zero), 1, (int[]){1}, true);
     w = kl_where(here, row_p, kl_where(there, row_j, w));
     kl_tensor pivot = kl_take(row_p, 2, at); /* [B, 1, 1] */
-    kl_tensor factor = kl_div(kl_take(w, 2, at), pivot), below = kl_unsqueeze(kl_gt(rows, j), -1);
+    kl_tensor divisor = kl_where(kl_eq(pivot, zero), same_number(w, 1), pivot); /* of zeros below, too */
+    kl_tensor factor = kl_div(kl_take(w, 2, at), divisor), below = kl_unsqueeze(kl_gt(rows, j), -1);
     factor = kl_where(below, factor, zero); /* [B, n, 1] */
     out[0] = kl_sub(w, kl_mul(factor, row_p));
     out[1] = kl_where(kl_eq(p, j), in[1], kl_neg(in[1]));
@@ -218,6 +342,14 @@ static kl_tensor solve_by_elimination(struct matrices *x, kl_tensor a, kl_tensor
     kl_tensor out[3], both[2] = {a, b};
     if (x->B * x->n * x->m == 0)
         return kl_reshape(b, 3, (int64_t[]){x->B, x->n, x->m});
+    struct small_matrix w;
+    if (is_small(x, MAX_SMALL_ALONE)) {
+        small_load(&w, x, a, 0, x->n);
+        small_load(&w, x, b, x->n, x->m);
+        small_eliminate(&w, NULL);
+        small_substitute(&w, true, false);
+        return small_store(&w, x, x->n, x->m);
+    }
     eliminate_all(x, kl_concat(2, both, 2), out);
     struct matrices u = *x;
     u.upper = true;
@@ -274,8 +406,18 @@ static kl_status det_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
-    kl_tensor r[3];
-    eliminate_all(x, in[0], r);
+    kl_tensor r[3], pivots[MAX_SMALL];
+    struct small_matrix w;
+    if (is_small(x, MAX_SMALL_ALONE)) {
+        small_load(&w, x, in[0], 0, x->n);
+        r[1] = kl_ones(x->device, x->dtype, 1, &x->B);
+        small_eliminate(&w, &r[1]);
+        for (int64_t i = 0; i < x->n; i++)
+            pivots[i] = w.of[i][i];
+        r[2] = kl_stack(x->n, pivots, 0);
+    } else {
+        eliminate_all(x, in[0], r);
+    }
     out[0] = kl_mul(r[1], kl_prod(r[2], 1, (int[]){0}, false));
     return KL_OK;
 }

@@ -177,6 +177,49 @@ static void special(void)
     kl_release(a), kl_release(h), kl_release(q), kl_release(r);
 }
 
+/* ---- small matrices in a batch are straight code, alone they may be loops: the same bits ---- */
+
+static kl_tensor one_of(kl_tensor a, int i) { return kl_squeeze(kl_narrow(a, 0, i, 1), 0); }
+
+static void same_bits(kl_tensor batch, int i, kl_tensor alone, int line)
+{
+    double *x = values_of(one_of(batch, i)), *y = values_of(alone);
+    bool ok = x && y;
+    for (int64_t k = 0; ok && k < kl_numel(alone); k++)
+        ok = (isnan(x[k]) && isnan(y[k])) || !memcmp(&x[k], &y[k], sizeof *x);
+    check_at(ok, line, "a matrix in a batch has the bits that it has alone");
+    free(x), free(y);
+}
+
+/* Small integers: pivots are equal, or 0. */
+static void batched(int n, int m)
+{
+    enum { B = 9 };
+    double a[B * 64], b[B * 64], s[B * 64];
+    kl_scope_begin();
+    for (int i = 0; i < B * n * n; i++)
+        a[i] = (double)((i * 7 + i / 5 * 3 + i % 11) % 5 - 2), s[i] = noise(i);
+    for (int i = 0; i < B * n * m; i++)
+        b[i] = (double)(i % 7 - 3);
+    for (int i = 0; i < n * n; i++) /* matrix 1: a column of zeros; 2: zeros; 3: a NaN */
+        a[n * n + i] = i % n ? a[n * n + i] : 0, a[2 * n * n + i] = 0, a[3 * n * n + i] = i == n ? NAN : i;
+    kl_tensor A = f64(D(B, n, n), a), R = f64(D(B, n, m), b), S = f64(D(B, n, n), s);
+    S = kl_add(kl_matmul(S, kl_transpose(S, 1, 2)), kl_eye(dev, KL_F64, n, n));
+    kl_tensor solved = kl_solve(A, R), det = kl_det(A), L = kl_cholesky(S), up = kl_triangular_solve(S, R, true, false);
+    kl_tensor down = kl_triangular_solve(S, R, false, false), across = kl_triangular_solve(S, R, true, true);
+    for (int i = 0; i < B; i++) {
+        kl_tensor x = one_of(A, i), r = one_of(R, i), y = one_of(S, i);
+        same_bits(solved, i, kl_solve(x, r), __LINE__);
+        same_bits(det, i, kl_det(x), __LINE__);
+        same_bits(L, i, kl_cholesky(y), __LINE__);
+        same_bits(up, i, kl_triangular_solve(y, r, true, false), __LINE__);
+        same_bits(down, i, kl_triangular_solve(y, r, false, false), __LINE__);
+        same_bits(across, i, kl_triangular_solve(y, r, true, true), __LINE__);
+    }
+    NEAR_LIST(kl_narrow(det, 0, 1, 3), 0, 0, 0, NAN);
+    OK(kl_scope_end());
+}
+
 /* ---- Fourier transforms ---- */
 
 static void fourier(int n, bool inverse)
@@ -314,6 +357,7 @@ static void test(kl_device d)
     GRADIENT(g_second, 4, 4);
     GRADIENT(g_fft, 2, 12);
     GRADIENT(g_rfft, 2, 9);
+    batched(2, 1), batched(3, 2), batched(5, 3), batched(8, 8);
     misuse();
     OK(kl_scope_end());
 }

@@ -25,12 +25,12 @@ KL_API_AT kl_tensor kl_triangular_solve(kl_tensor a, kl_tensor b, bool upper, bo
  * dependent. [SHAPE, TYPE, ARGUMENT: r is NULL] */
 KL_API_AT kl_tensor kl_qr(kl_tensor a, kl_tensor *r);
 /* a: [..., n, n]  b: [..., n, m], the same batch  ->  x with a x = b, by Gaussian elimination with partial pivoting;
- * infinite or NaN for a singular matrix.  [SHAPE, TYPE] */
+ * with infinite or NaN elements for a singular matrix.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_solve(kl_tensor a, kl_tensor b);
 /* a: [..., n, n]  ->  the matrix that solves a x = identity.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_inverse(kl_tensor a);
 /* a: [..., n, n]  ->  [...], the determinant, as the product of the pivots of elimination; 1 for an empty matrix.  Its
- * gradient is NaN where it is 0.  [SHAPE, TYPE] */
+ * gradient has NaNs where it is 0.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_det(kl_tensor a);
 
 /* ---- Fourier transforms, f32 or f64 ----
