@@ -65,9 +65,9 @@ static struct memory_block *make_block_on(struct accelerator *a, uint32_t cls, s
     struct memory_block *b = mem_alloc(sizeof *b);
     if (!b) return NULL;
     b->cls = cls;
-    accelerator_lock(a);
-    bool ok = accelerator_driver(a)->alloc(accelerator_device(a), class_bytes(cls), &b->buffer.data, e);
-    accelerator_unlock(a);
+    bool locked = accelerator_lock_cancellable(a, e);
+    bool ok = locked && accelerator_driver(a)->alloc(accelerator_device(a), class_bytes(cls), &b->buffer.data, e);
+    if (locked) accelerator_unlock(a);
     if (ok) return b;
     mem_free(b);
     return NULL;
@@ -184,7 +184,8 @@ static struct memory_block *take_unused(struct accelerator *a, int device, uint3
     const struct driver *d = accelerator_driver(a);
     struct memory_block **at = NULL, *b = NULL;
     unsigned n = 0;
-    accelerator_lock(a);
+    struct err cancelled = {0};
+    if (!accelerator_lock_cancellable(a, &cancelled)) return NULL;
     pthread_mutex_lock(&lock);
     for (struct memory_block **p = &idle[device][cls]; *p; p = &(*p)->next, n++) {
         bool unused = !d->in_use(accelerator_device(a), (*p)->buffer.data, class_bytes(cls));
@@ -217,8 +218,12 @@ static struct memory_block *take_new(int device, uint32_t cls, struct err *e)
     }
     struct err first = {0}; /* a full device may have memory after buffer_trim */
     if (!(b = make_block(device, cls, &first))) {
-        buffer_trim();
-        b = make_block(device, cls, e);
+        if (first.code == KL_ERR_CANCELLED) {
+            err_set(e, first.code, "%s", first.msg);
+        } else {
+            buffer_trim();
+            b = make_block(device, cls, e);
+        }
     }
     if (b) return b;
     pthread_mutex_lock(&lock);
@@ -282,10 +287,10 @@ struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)
 static struct buffer *aligned_copy(struct accelerator *a, int device, void *address, size_t bytes, struct err *e)
 {
     struct buffer *copy = buffer_new(device, bytes, e);
-    accelerator_lock(a);
-    bool ok = copy && accelerator_driver(a)->copy(accelerator_device(a), copy->data, address, bytes, e) &&
+    bool locked = copy && accelerator_lock_cancellable(a, e);
+    bool ok = locked && accelerator_driver(a)->copy(accelerator_device(a), copy->data, address, bytes, e) &&
               accelerator_finish(a, e);
-    accelerator_unlock(a);
+    if (locked) accelerator_unlock(a);
     if (ok) return copy;
     buffer_unref(copy);
     return NULL;
@@ -325,7 +330,11 @@ void buffer_unref(struct buffer *buffer)
     if (b->cls == WRAPPED) {
         struct accelerator *a = accelerator_get((int)buffer->device);
         struct err ignored = {0};
-        if (a) accelerator_finish(a, &ignored); /* kernels may be reading it; a lost device runs none */
+        if (a) {
+            accelerator_lock(a);  /* also if this thread's call is cancelled: kernels may be reading the memory */
+            accelerator_finish(a, &ignored); /* a lost device runs none */
+            accelerator_unlock(a);
+        }
         if (buffer->release) buffer->release(buffer->release_ctx);
         mem_free(b);
         return;
@@ -384,7 +393,7 @@ bool buffer_write(struct buffer *b, const void *data, size_t bytes, struct err *
         memcpy(b->data, data, bytes);
         return true;
     }
-    accelerator_lock(a);
+    if (!accelerator_lock_cancellable(a, e)) return false;
     bool ok = accelerator_driver(a)->upload(accelerator_device(a), b->data, data, bytes, e);
     accelerator_unlock(a);
     return ok;
@@ -398,7 +407,7 @@ bool buffer_read(const struct buffer *b, void *data, size_t bytes, struct err *e
         memcpy(data, b->data, bytes);
         return true;
     }
-    accelerator_lock(a);
+    if (!accelerator_lock_cancellable(a, e)) return false;
     bool ok = accelerator_driver(a)->download(accelerator_device(a), data, b->data, bytes, e);
     accelerator_unlock(a);
     return ok;

@@ -317,7 +317,10 @@ kl_status kl_sync(kl_device d)
     e = settings[i].first;
     settings[i].first.code = KL_OK;
     front_unlock();
-    if (a && !accelerator_finish(a, &late) && !e.code)
+    if (a && !accelerator_finish(a, &late) && !e.code) {
+        if (late.code == KL_ERR_CANCELLED)
+            return report(t, late.code, "sync: %s", late.msg);
         e = late;
+    }
     return e.code ? report(t, e.code, "sync: An error happened during execution. Caused by: %s", e.msg) : KL_OK;
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 enum { FIRST = DEVICE_CUDA, MAX_BLOCKS = 4096, MIN_BLOCKS = 64 };
 enum { WAVES = 8 };               /* blocks of a launch for each block that the device runs at once, but at most
@@ -67,13 +68,32 @@ void *accelerator_stream(const struct accelerator *a)
 }
 bool accelerator_finish(struct accelerator *a, struct err *e)
 {
-    accelerator_lock(a);
+    if (!accelerator_lock_cancellable(a, e)) return false;
     bool ok = a->driver->finish(a->device, e);
     accelerator_unlock(a);
     return ok;
 }
 
 void accelerator_lock(struct accelerator *a) { pthread_mutex_lock(&a->lock); }
+
+bool accelerator_lock_cancellable(struct accelerator *a, struct err *e)
+{
+    enum { POLL_NS = 5000000 };   /* a signal handler can wake no waiting thread */
+    const struct cancellation *cancel = cancellation_current();
+    if (!cancel) {
+        accelerator_lock(a);
+        return true;
+    }
+    struct timespec until = {0};  /* in the past: the first time, only try */
+    while (pthread_mutex_timedlock(&a->lock, &until)) {
+        if (cancellation_requested(cancel, e)) return false;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += POLL_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+    }
+    return true;
+}
 void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock); }
 
 /* ---- kernels ---- */
@@ -121,10 +141,11 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
             if (k->buf[b].role == BUF_SCRATCH && !g.local[b])
                 d->work += k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype);
         set_uses(d, k);
-        accelerator_lock(a);
-        d->kernel = a->driver->load(a->device, &g, e);
-        d->resident = d->kernel && a->driver->resident ? a->driver->resident(a->device, d->kernel) : 0;
-        accelerator_unlock(a);
+        if (accelerator_lock_cancellable(a, e)) {
+            d->kernel = a->driver->load(a->device, &g, e);
+            d->resident = d->kernel && a->driver->resident ? a->driver->resident(a->device, d->kernel) : 0;
+            accelerator_unlock(a);
+        }
     }
     if (d->kernel)
         return d;

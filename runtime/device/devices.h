@@ -61,7 +61,8 @@ bool accelerator_open(int device, struct err *e); /* opens the device the first 
                                                      result */
 unsigned accelerator_count(int device, struct err *e); /* the number of devices of its kind; 0: *e says why there are
                                                           none */
-bool accelerator_finish(struct accelerator *a, struct err *e); /* waits for all commands of the device */
+/* Waits for all commands of the device; before that for its lock, as accelerator_lock_cancellable does. */
+bool accelerator_finish(struct accelerator *a, struct err *e);
 void *accelerator_stream(const struct accelerator *a); /* the CUstream or hipStream_t; NULL: it has none */
 const struct caps *accelerator_caps(const struct accelerator *a);
 uint32_t accelerator_dtypes(const struct accelerator *a); /* as a set of bits */
@@ -71,6 +72,9 @@ struct driver_device *accelerator_device(const struct accelerator *a);
 /* One thread at a time uses a device; the same thread may lock it several times.  A thread that needs several devices
  * locks them in the order of their numbers. */
 void accelerator_lock(struct accelerator *a);
+/* The same for this thread's call, which ends when it is cancelled (cancellation_current) while another thread's run
+ * has the device: that run may never end.  false: the device is not locked, *e says why. */
+bool accelerator_lock_cancellable(struct accelerator *a, struct err *e);
 void accelerator_unlock(struct accelerator *a);
 /* The part of a buffer that a launch may access: `bytes` bytes from its address. */
 struct buffer_use { size_t bytes; bool written; };

@@ -122,6 +122,8 @@ static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end, (void)worker;
     struct compile_all *all = ctx;
+    const struct cancellation *own = cancellation_current();
+    cancellation_here(all->cancel);
     for (uint32_t first, n; (n = take_share(all, &first));) {
         struct err e = {0};
         uint32_t failed = cancellation_requested(all->cancel, &e) ? first : get_codes(all, first, n, &e);
@@ -134,6 +136,7 @@ static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
         all->next = all->x->program->nkernel; /* stops the others; kernels before these are being compiled already */
         pthread_mutex_unlock(&all->lock);
     }
+    cancellation_here(own);
 }
 
 static bool checks_on(void)

@@ -20,6 +20,7 @@ struct run {
     const struct exec_watch *watch; /* called after each command; or NULL */
     bool elide;                   /* omit barriers that the plan marks as unnecessary */
     bool overwrites;              /* updates states in place */
+    bool locked;                  /* this thread has its devices' locks */
     const struct cancellation *cancel; /* NULL: it cannot be cancelled, or not any more: it has overwritten a state */
     double (*clock)(void);
     struct profile_row *row;      /* its rows in this thread's profile, NULL without one */

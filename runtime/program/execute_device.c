@@ -26,11 +26,26 @@ static bool device_submit_commands(struct accelerator *a, struct err *e)
     return d->submit ? d->submit(accelerator_device(a), e) : d->finish(accelerator_device(a), e);
 }
 
+/* All devices of the run, or none. */
+static bool lock_devices(struct run *r, struct err *e)
+{
+    uint64_t locked = 0;
+    EACH(r, d, a)
+    {
+        if (!accelerator_lock_cancellable(a, e)) {
+            for (; locked; locked &= locked - 1) accelerator_unlock(accelerator_get(__builtin_ctzll(locked)));
+            return false;
+        }
+        locked |= UINT64_C(1) << d;
+    }
+    return r->locked = true;
+}
+
 /* Work that others have submitted must not be dropped with this run, so it is started first. */
 bool accelerators_begin(struct run *r, struct err *e)
 {
-    bool ok = true;
-    EACH(r, d, a) accelerator_lock(a);
+    bool ok = lock_devices(r, e);
+    if (!ok) return false;
     EACH(r, d, a)
     {
         ok = ok && device_submit_commands(a, e) &&
@@ -164,6 +179,7 @@ static void note_run(struct run *r)
 
 bool accelerators_end(struct run *r, bool ok, struct err *e)
 {
+    if (!r->locked) return false;
     EACH(r, d, a)
     {
         if (ok) ok = device_submit_commands(a, e);

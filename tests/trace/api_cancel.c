@@ -279,6 +279,42 @@ static void many_threads(void)
     kl_release(c.w), kl_release(c.x);
 }
 
+/* While a run that may never end has the device, a call that needs the device ends by its own deadline, whatever it
+ * waits for: memory, a value, an upload, a kernel, the device's commands.  On processors it need not wait. */
+static void behind_an_endless_run(void)
+{
+    struct pair a = pair_new(), c = pair_new();
+    float got[N], one[N] = {1};
+    OK(kl_sync(dev));
+    struct runner r = {.w = a.w, .x = a.x};
+    pthread_t t;
+    atomic_store(&rounds, 0);
+    CHECK(pthread_create(&t, NULL, run_endless, &r) == 0);
+    wait_for_a_round();
+    for (int call = 0; call < 4; call++) {
+        OK(kl_set_deadline(0.03));
+        kl_status s = call == 0 ? kl_read(c.x, got, sizeof got) : call == 1 ? kl_sync(dev) : KL_OK;
+        if (call == 2) {
+            kl_tensor in = kl_input(dev, KL_F32, DIMS(N), one);
+            s = in.id ? kl_read(in, got, sizeof got) : kl_last_error_code();
+            kl_release(in);
+        }
+        if (call == 3) {
+            kl_trace_begin("behind");
+            kl_assign(c.w, kl_mul_scalar(kl_sqrt(kl_abs(c.w)), 4));
+            s = kl_trace_end();
+        }
+        CHECK(s == KL_OK || (s == KL_ERR_CANCELLED && strstr(kl_last_error(), "deadline")));
+        OK(kl_set_deadline((double)INFINITY));
+    }
+    kl_cancel(token);
+    pthread_join(t, NULL);
+    kl_cancel_token_reset(token);
+    CHECK(r.status == KL_ERR_CANCELLED);
+    pair_check(a, __LINE__);
+    kl_release(c.w), kl_release(c.x);
+}
+
 /* A thread keeps a token that its owner has freed. */
 static void tokens(void)
 {
@@ -310,6 +346,7 @@ static void all(kl_device d)
     deadlines();
     in_a_chain();
     many_threads();
+    behind_an_endless_run();
     tokens();
     OK(kl_set_cancel_token(NULL));
     kl_cancel_token_free(token);
