@@ -99,23 +99,28 @@ static kl_status eigen_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_
     return KL_OK;
 }
 
-kl_tensor kl_eigh(kl_tensor a, kl_tensor *vectors)
+kl_tensor solve_eigh(const char *op, kl_region_fn *fn, kl_tensor a, kl_tensor *vectors)
 {
     struct solve_matrices x;
     kl_tensor out[2];
     if (vectors)
         *vectors = kl_none;
-    if (!solve_begin("eigh", &a, true, &x))
+    if (!solve_begin(op, &a, true, &x))
         return kl_poison();
     if (!x.B || x.n < 2) {
         out[0] = kl_reshape(a, 2, (int64_t[]){x.B, x.n});
         out[1] = kl_add(kl_mul(a, solve_number(a, 0)), solve_identity(&x, x.n));
     } else {
         a = kl_mul(kl_add(a, solve_transposed(a)), solve_number(a, 0.5));
-        kl_custom_grad(eigen_fn, eigen_backward, &x, 1, &a, 2, out);
+        kl_custom_grad(fn, eigen_backward, &x, 1, &a, 2, out);
     }
     out[0] = solve_result(&x, out[0]);
     if (vectors)
         *vectors = solve_result(&x, out[1]);
     return solve_end(out[0], 1, &vectors);
+}
+
+kl_tensor kl_eigh(kl_tensor a, kl_tensor *vectors)
+{
+    return solve_eigh("eigh", eigen_fn, a, vectors);
 }

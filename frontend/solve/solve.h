@@ -62,7 +62,13 @@ kl_tensor solve_next_pairs(kl_device device, int64_t n);
 /* Rotates until n - 1 steps in a row had nothing to rotate.  step: in[0..3) are two arrays and a number for it. */
 void solve_sweeps(kl_region_fn *step, void *ctx, int64_t n, kl_tensor *arrays);
 
-/* ---- svd.c ---- */
+/* ---- eigen.c, svd.c ---- */
+
+/* kl_eigh with another function for the values: in: a [B, n, n]; out: eigenvalues [B, n], eigenvectors [B, n, n]. */
+kl_tensor solve_eigh(const char *op, kl_region_fn *fn, kl_tensor a, kl_tensor *vectors);
+/* kl_svd, likewise: in: a [B, m, n]; out: u [B, m, k], s [B, k], v [B, n, k]. */
+kl_tensor solve_svd_by(const char *op, kl_region_fn *fn, kl_tensor a, kl_tensor *s, kl_tensor *vt);
+/* Singular values by rotations, recorded where it is called: the same results. */
 void solve_svd(const struct solve_matrices *x, kl_tensor a, kl_tensor *out);
 
 /* ---- function.c ---- */

@@ -130,7 +130,7 @@ static kl_status svd_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_te
     return KL_OK;
 }
 
-kl_tensor kl_svd(kl_tensor a, kl_tensor *s, kl_tensor *vt)
+kl_tensor solve_svd_by(const char *op, kl_region_fn *fn, kl_tensor a, kl_tensor *s, kl_tensor *vt)
 {
     struct solve_matrices x;
     kl_tensor out[3];
@@ -139,8 +139,8 @@ kl_tensor kl_svd(kl_tensor a, kl_tensor *s, kl_tensor *vt)
     if (vt)
         *vt = kl_none;
     if (!s || !vt)
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "svd: %s is NULL", s ? "vt" : "s"), kl_poison();
-    if (!solve_begin("svd", &a, false, &x))
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "%s: %s is NULL", op, s ? "vt" : "s"), kl_poison();
+    if (!solve_begin(op, &a, false, &x))
         return kl_poison();
     int64_t k = x.m < x.n ? x.m : x.n;
     if (!x.B || !k) {
@@ -148,12 +148,17 @@ kl_tensor kl_svd(kl_tensor a, kl_tensor *s, kl_tensor *vt)
         out[1] = kl_zeros(x.device, x.dtype, 2, (int64_t[]){x.B, k});
         out[2] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, x.n, k});
     } else {
-        kl_custom_grad(svd_fn, svd_backward, &x, 1, &a, 3, out);
+        kl_custom_grad(fn, svd_backward, &x, 1, &a, 3, out);
     }
     out[0] = solve_result(&x, out[0]);
     *s = solve_result(&x, out[1]);
     *vt = solve_result(&x, solve_transposed(out[2]));
     return solve_end(out[0], 2, (kl_tensor *[]){s, vt});
+}
+
+kl_tensor kl_svd(kl_tensor a, kl_tensor *s, kl_tensor *vt)
+{
+    return solve_svd_by("svd", svd_fn, a, s, vt);
 }
 
 /* ---- the pseudoinverse ---- */

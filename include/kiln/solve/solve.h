@@ -2,6 +2,7 @@
  * alone, minima; functions of libkiln-solve.  <kiln/kiln.h> is included with it. */
 #ifndef KILN_SOLVE_H
 #define KILN_SOLVE_H
+#include <kiln/solve/lapack.h>
 #include <kiln/solve/matrix.h>
 #include <kiln/solve/solvers.h>
 #endif
