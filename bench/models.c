@@ -3,7 +3,8 @@
  * MODEL.onnx.i.npy beside the model, where there is one (tests/onnx/real_models.py writes them), else it is zeros with
  * lengths of 1 where the model leaves them open.  Times on one thread are processor time, on two elapsed time.  A row's
  * baseline is onnxruntime, its ratio the peer's time over Kiln's; the cases' geometric means stand at the end.  Cases
- * first/MODEL are what a process takes from its start to the first result when its kernels are on disk.
+ * first/MODEL, measured last, are what a process takes from its start to the first result when its kernels are on disk.
+ * A line for each model goes to stderr as soon as it is measured.
  *
  * onnxruntime runs in a process of its own, peers/onnxruntime_turns.py by the Python that KILN_TEST_PYTHON names;
  * `./run bench models` installs it into build/onnxruntime.  Without it Kiln is measured alone. */
@@ -87,8 +88,12 @@ static void measure_model(struct bench *b, kl_device dev, struct peer *p, const 
     model_run_close(&r);
     if (!ok) {
         bench_missing(b, name, "kiln", threads, why);
+        fprintf(stderr, "bench_models: %s, %d threads: %s\n", name, threads, why);
         return;
     }
+    fprintf(stderr, "bench_models: %s, %d threads: %.0f us, onnxruntime %.0f us, %.3f\n", name, threads,
+            1e6 * samples_median(&ours), theirs.n ? 1e6 * samples_median(&theirs) : NAN,
+            theirs.n ? samples_median(&theirs) / samples_median(&ours) : NAN);
     struct result *row = bench_add(b, name, variant, threads, &ours, "us", 0, 0);
     if (theirs.n) {
         bench_baseline(row, "onnxruntime", samples_median(&theirs) / samples_median(&ours));
@@ -183,18 +188,26 @@ static int by_size(const void *a, const void *b)
     return (x->size > y->size) - (x->size < y->size);
 }
 
+/* The model's name: its path from the folder on, without the ending. */
+static void name_of(const char *path, const char *folder, char *name, size_t size)
+{
+    snprintf(name, size, "%s", path + strlen(folder) + 1);
+    name[strlen(name) - 5] = 0;
+}
+
 static bool measure_all(struct bench *b, struct peer *p, const char *self, const char *folder)
 {
     kl_device dev = bench_device(b);
+    char name[600], first[620];
     for (size_t i = 0; i < model_count; i++) {
-        const char *path = models[i].path;
-        char name[600], first[620];
-        snprintf(name, sizeof name, "%s", path + strlen(folder) + 1);
-        name[strlen(name) - 5] = 0;
-        snprintf(first, sizeof first, "first/%s", name);
+        name_of(models[i].path, folder, name, sizeof name);
         for (int threads = 1; threads <= 2 && bench_wants(b, name); threads++)
-            measure_model(b, dev, p, name, path, threads);
-        if (bench_wants(b, first) && !measure_first(b, self, first, path))
+            measure_model(b, dev, p, name, models[i].path, threads);
+    }
+    for (size_t i = 0; i < model_count; i++) {
+        name_of(models[i].path, folder, name, sizeof name);
+        snprintf(first, sizeof first, "first/%s", name);
+        if (bench_wants(b, first) && !measure_first(b, self, first, models[i].path))
             return bench_fail(b, first), false;
     }
     return true;

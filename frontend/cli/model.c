@@ -296,6 +296,23 @@ static bool output_of_run(const struct job *j, const struct cli_model *c, unsign
            (c->runs == 1 || before == run + 1);
 }
 
+/* Prints the texts of an output of strings, or the keys of a table's columns. */
+static void show_texts(const struct cli_model *c, uint32_t k, const int64_t *number, int64_t count)
+{
+    enum { SHOWN_MAX = 32 };
+    const kl_model_value *v = &c->out[k];
+    struct text line = {0};
+    count = v->keys ? v->dims[1] : count;
+    text_put(&line, v->keys ? "  keys" : "  texts");
+    for (int64_t i = 0; i < count && i < SHOWN_MAX; i++) {
+        const char *s = v->keys ? v->keys[i] : kl_model_string(c->m, number[i]);
+        text_put(&line, " ");
+        text_quoted(&line, s ? s : "");
+    }
+    printf("%s%s\n", line.failed ? "" : line.s, count > SHOWN_MAX ? " .." : "");
+    mem_free(line.s);
+}
+
 static bool show_or_write(struct job *j, const struct cli_model *c, uint32_t k, uint32_t run)
 {
     kl_tensor t = c->t[c->nin + k];
@@ -318,6 +335,8 @@ static bool show_or_write(struct job *j, const struct cli_model *c, uint32_t k, 
         text_put(&line, "return %u ", k);
         text_quoted(&line, c->out[k].name);
         job_show_result(j, &line, dtype, &s, data);
+        if (!j->hashes && (c->out[k].strings || c->out[k].keys))
+            show_texts(c, k, (const int64_t *)data, kl_numel(t));
     }
     mem_free(data);
     return ok;

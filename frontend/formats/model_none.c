@@ -26,6 +26,9 @@ void kl_model_close(kl_model *model) { (void)model; }
 int64_t kl_model_inputs(const kl_model *model) { return (void)model, 0; }
 int64_t kl_model_outputs(const kl_model *model) { return (void)model, 0; }
 int64_t kl_model_weights(const kl_model *model) { return (void)model, 0; }
+int64_t kl_model_strings(const kl_model *model) { return (void)model, 0; }
+const char *kl_model_string(const kl_model *model, int64_t number) { return (void)model, (void)number, NULL; }
+int64_t kl_model_string_number(const kl_model *model, const char *text) { return (void)model, (void)text, -1; }
 const char *kl_model_weight_name(const kl_model *model, int64_t i) { return (void)model, (void)i, NULL; }
 kl_tensor kl_model_weight(const kl_model *model, const char *name) { return (void)model, (void)name, kl_none; }
 

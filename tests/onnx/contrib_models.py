@@ -14,7 +14,7 @@ u8 = lambda *shape: rng.integers(0, 256, shape).astype(np.uint8)
 i8 = lambda *shape: rng.integers(-128, 128, shape).astype(np.int8)
 step = lambda: np.array(rng.uniform(0.01, 0.05), np.float32)
 ints = lambda *v: np.array(v, np.int32)
-cases = []
+cases, graphs = [], []
 
 
 def case(op, inputs, outputs=1, domain="com.microsoft", name="", **attributes):
@@ -221,6 +221,86 @@ def trees():
          **forest("class_", 2, [1], positive=True))
 
 
+def graph_case(name, nodes, inputs, outputs):
+    """A model of several nodes of ai.onnx.ml, (operator, inputs, outputs, attributes); outputs: names and element
+    types, or the labels of a map."""
+    graphs.append((name, nodes, inputs, outputs))
+
+
+def labels():
+    """Classifiers as scikit-learn's converter writes them: labels that are strings are made numbers at the end, since
+    api_onnx reads no strings; lists of maps are tables."""
+    x, names = f32(7, 5), ["cat", "dog", "owl"]
+    number = ("LabelEncoder", ["l"], ["n"], dict(keys_strings=names, values_int64s=[4, 5, 6]))
+    whole = [("n", onnx.TensorProto.INT64)]
+    for transform in ("NONE", "SOFTMAX", "LOGISTIC"):
+        w = dict(coefficients=list(f32(15)), intercepts=list(f32(3)), post_transform=transform, multi_class=1)
+        graph_case("LinearClassifier_" + transform, [("LinearClassifier", ["x"], ["l", "p"],
+                                                      dict(w, classlabels_strings=names)), number,
+                                                     ("ZipMap", ["p"], ["m"], dict(classlabels_strings=names))],
+                   {"x": x}, whole + [("m", names)])
+        graph_case("LinearClassifier_ints_" + transform, [("LinearClassifier", ["x"], ["n", "p"],
+                                                           dict(w, classlabels_ints=[3, -1, 8])),
+                                                          ("ZipMap", ["p"], ["m"],
+                                                           dict(classlabels_int64s=[3, -1, 8]))],
+                   {"x": x}, whole + [("m", [3, -1, 8])])
+        two = dict(coefficients=list(f32(5)), intercepts=list(f32(1)), post_transform=transform)
+        graph_case("LinearClassifier_two_" + transform, [("LinearClassifier", ["x"], ["n", "p"],
+                                                          dict(two, classlabels_ints=[3, 8]))], {"x": x},
+                   whole + [("p", onnx.TensorProto.FLOAT)])
+        graph_case("TreeEnsembleClassifier_" + transform,
+                   [("TreeEnsembleClassifier", ["x"], ["l", "p"], dict(classlabels_strings=names,
+                     post_transform=transform, **forest("class_", 2, [0, 1, 2]))), number], {"x": x},
+                   whole + [("p", onnx.TensorProto.FLOAT)])
+    graph_case("LinearRegressor_logistic", [("LinearRegressor", ["x"], ["p"], dict(
+        targets=2, coefficients=list(f32(10)), post_transform="LOGISTIC"))], {"x": x}, [("p", onnx.TensorProto.FLOAT)])
+    graph_case("LabelEncoder_strings", [("LabelEncoder", ["x"], ["l"], dict(
+        keys_int64s=[1, 2, 4], values_strings=names, default_string="dog")), number],
+        {"x": rng.integers(0, 6, (3, 4))}, whole)
+    graph_case("LabelEncoder_unused", [("LabelEncoder", ["x"], ["l"], dict(keys_int64s=[1, 2, 4],
+                                                                           values_strings=names)), number],
+               {"x": rng.integers(0, 6, (3, 4))}, whole)
+
+
+def graph_model(nodes, inputs, outputs):
+    made = [helper.make_node(op, i, o, domain="ai.onnx.ml", **a) for op, i, o, a in nodes]
+    given = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+             for n, x in inputs.items()]
+    results = []
+    for name, kind in outputs:
+        if isinstance(kind, list):
+            key = onnx.TensorProto.STRING if isinstance(kind[0], str) else onnx.TensorProto.INT64
+            value = helper.make_map_type_proto(key, helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, []))
+            results.append(helper.make_value_info(name, helper.make_sequence_type_proto(value)))
+        else:
+            results.append(helper.make_tensor_value_info(name, kind, None))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(helper.make_graph(made, "g", given, results), opset_imports=opsets, ir_version=8)
+
+
+def run_graph(nodes, inputs, outputs):
+    model = graph_model(nodes, inputs, outputs)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), quiet(), ["CPUExecutionProvider"])
+    results = session.run([n for n, _ in outputs], inputs)
+    table = lambda rows, keys: np.array([[row[k] for k in keys] for row in rows], np.float32)
+    return model, [table(r, kind) if isinstance(kind, list) else r for r, (_, kind) in zip(results, outputs)]
+
+
+def quiet():
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return options
+
+
+def write_case(folder, at, model, inputs, results):
+    data = os.path.join(folder, "node", at, "test_data_set_0")
+    os.makedirs(data, exist_ok=True)
+    write(os.path.join(folder, "node", at, "model.onnx"), model)
+    for kind, arrays in (("input", inputs), ("output", results)):
+        for k, x in enumerate(arrays):
+            write(os.path.join(data, "%s_%d.pb" % (kind, k)), numpy_helper.from_array(x))
+
+
 def write(path, message):
     with open(path, "wb") as f:
         f.write(message.SerializeToString())
@@ -252,31 +332,26 @@ def expected(op, inputs, outputs, domain, attributes):
     if op == "TreeEnsembleClassifier" or (op == "LabelEncoder" and "values_int64s" in attributes):
         kinds[0] = onnx.TensorProto.INT64
     model = model_of(op, inputs, outputs, domain, attributes, kinds)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model.SerializeToString(), quiet(), ["CPUExecutionProvider"])
     given = {"i%d" % i: x for i, x in enumerate(inputs) if x is not None}
     return model, session.run(None, given)
 
 
 def main(folder):
-    for part in (activations, norms, products, steps, attention, tables, trees):
+    for part in (activations, norms, products, steps, attention, tables, trees, labels):
         part()
     written = 0
-    for op, inputs, outputs, domain, name, attributes in cases:
-        at = os.path.join(folder, "node", "test_%s_%s" % (op, name))
+    made = [("test_%s_%s" % (op, name), expected, (op, inputs, outputs, domain, attributes),
+             [x for x in inputs if x is not None]) for op, inputs, outputs, domain, name, attributes in cases]
+    made += [("test_" + name, run_graph, (nodes, inputs, outputs), list(inputs.values()))
+             for name, nodes, inputs, outputs in graphs]
+    for at, run, arguments, inputs in made:
         try:
-            model, results = expected(op, inputs, outputs, domain, attributes)
+            model, results = run(*arguments)
         except Exception as e:  # an operator that this onnxruntime does not have
-            print("not made: %s %s: %s" % (op, name, str(e).splitlines()[0][:160]))
+            print("not made: %s: %s" % (at, str(e).splitlines()[0][:160]))
             continue
-        data = os.path.join(at, "test_data_set_0")
-        os.makedirs(data, exist_ok=True)
-        write(os.path.join(at, "model.onnx"), model)
-        for k, x in enumerate(x for x in inputs if x is not None):
-            write(os.path.join(data, "input_%d.pb" % k), numpy_helper.from_array(x))
-        for k, x in enumerate(results):
-            write(os.path.join(data, "output_%d.pb" % k), numpy_helper.from_array(x))
+        write_case(folder, at, model, inputs, results)
         written += 1
     print("onnxruntime %s: %d models" % (onnxruntime.__version__, written))
 

@@ -84,7 +84,7 @@ static bool load_initials(struct loader *l, struct load_scope *s, const Onnx__Gr
     for (size_t i = 0; i < p->n_initializer; i++) {
         Onnx__TensorProto *t = p->initializer[i];
         struct file_error why;
-        struct array *a = array_read(t, l->path, true, &why);
+        struct array *a = array_read(t, l->path, true, &l->m->strings, &why);
         if (!a)
             return file_fails(l->why, why.code, "%.300s: %.500s", l->path, why.text);
         struct initial *x = &g->initial[g->ninitial++];
@@ -108,7 +108,7 @@ static bool load_type(struct loader *l, const char *what, const char *name, cons
     switch (type->value_case) {
     case ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE:
         element = type->tensor_type->elem_type;
-        kind = element != ONNX_UNDEFINED && onnx_dtype(element) == KL_DTYPE_COUNT ? onnx_dtype_name(element) : NULL;
+        kind = element && onnx_held_dtype(element) == KL_DTYPE_COUNT ? onnx_dtype_name(element) : NULL;
         break;
     case ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE: return load_type(l, what, name, type->sequence_type->elem_type);
     case ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE: return load_type(l, what, name, type->optional_type->elem_type);
@@ -249,6 +249,9 @@ static bool load_node(struct loader *l, struct load_scope *s, struct node_def *d
     for (size_t i = 0; i < p->n_attribute; i++)
         if (!load_reference(l, s, p, p->attribute[i]))
             return false;
+    if (!strings_of_node(&l->m->strings, p))
+        return file_fails(l->why, KL_ERR_TYPE, "%.300s: node '%.100s' (%.60s): a string has a zero byte, or memory is "
+                          "out", l->path, text_or_none(p->name), p->op_type);
     for (size_t i = 0; i < p->n_attribute; i++)
         if (p->attribute[i]->g &&
             !(d->sub[i] = load_graph(l, p->attribute[i]->g, s, s->opset, s->training)))
@@ -317,8 +320,9 @@ static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p,
         s.g->proto = p;
     ok = ok && load_initials(l, &s, p) && load_inputs(l, &s, p) && load_nodes(l, &s, p->node, p->n_node);
     for (size_t i = 0; ok && i < p->n_output; i++)
-        ok = load_type(l, "output", text_or_none(p->output[i]->name), p->output[i]->type) &&
-             load_output(l, &s, text_or_none(p->output[i]->name));
+        ok = load_output(l, &s, text_or_none(p->output[i]->name)) &&
+             (strings_is_map(s.g, (uint32_t)i) ||
+              load_type(l, "output", text_or_none(p->output[i]->name), p->output[i]->type));
     onnx_names_free(&s.names);
     if (ok)
         return s.g;
@@ -410,6 +414,8 @@ void model_free(struct kl_model *m)
 {
     if (!m)
         return;
+    strings_keys_free(m);
+    strings_free(&m->strings);
     free_graph(m->main);
     for (size_t i = 0; m->function && i < m->proto->n_functions; i++)
         free_graph(m->function[i]);
@@ -452,6 +458,8 @@ static bool load_all(struct loader *l, const struct bytes *b)
     m->main = load_graph(l, m->proto->graph, NULL, opset ? opset : 1, training);
     if (!m->main)
         return false;
+    if (!strings_keys(m))
+        return load_no_memory(l);
     if (l->missing)
         return file_fails(l->why, KL_ERR_TYPE, "%.150s: %u operator%s missing: %.600s%s", l->path, l->missing,
                            l->missing == 1 ? " is" : "s are", l->list, l->missing > l->listed ? ", .." : "");

@@ -74,7 +74,8 @@ static void value_type(const Onnx__ValueInfoProto *p, kl_model_value *v)
     if (!p->type || p->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE)
         return;
     const Onnx__TypeProto__Tensor *t = p->type->tensor_type;
-    v->dtype = onnx_dtype(t->elem_type);
+    v->dtype = onnx_held_dtype(t->elem_type);
+    v->strings = t->elem_type == ONNX_STRING;
     if (!t->shape || t->shape->n_dim > KL_MAX_RANK)
         return;
     v->rank = (int)t->shape->n_dim;
@@ -112,6 +113,13 @@ kl_status kl_model_output(const kl_model *m, int64_t i, kl_model_value *v)
     if (!m || !v || i < 0 || i >= m->main->nout)
         return no_such("output", i, kl_model_outputs(m));
     value_type(m->main->proto->output[i], v);
+    if (m->keys[i].n) {
+        v->keys = m->keys[i].key;
+        v->dtype = KL_F32;
+        v->rank = 2;
+        v->dims[0] = -1;
+        v->dims[1] = m->keys[i].n;
+    }
     return KL_OK;
 }
 
@@ -327,7 +335,7 @@ kl_tensor kl_model_read_tensor(kl_device device, const char *path)
         bytes_unmap(&b);
     }
     if (t)
-        a = array_read(t, path, true, &why);
+        a = array_read(t, path, true, NULL, &why);
     if (t)
         onnx__tensor_proto__free_unpacked(t, NULL);
     if (!a)

@@ -18,7 +18,7 @@ struct run;
 /* ---- tensor.c: arrays on the host ---- */
 /* Element types as ONNX numbers them (TensorProto.DataType), those that code names; older onnx.proto lack some. */
 enum onnx_element {
-    ONNX_UNDEFINED = 0, ONNX_UINT8 = 2, ONNX_INT8 = 3, ONNX_UINT16 = 4, ONNX_INT16 = 5,
+    ONNX_UNDEFINED = 0, ONNX_UINT8 = 2, ONNX_INT8 = 3, ONNX_UINT16 = 4, ONNX_INT16 = 5, ONNX_STRING = 8,
     ONNX_FLOAT8E4M3FN = 17, ONNX_FLOAT8E4M3FNUZ = 18,
     ONNX_FLOAT8E5M2 = 19, ONNX_FLOAT8E5M2FNUZ = 20, ONNX_UINT4 = 21, ONNX_INT4 = 22, ONNX_FLOAT4E2M1 = 23,
     ONNX_FLOAT8E8M0 = 24, ONNX_UINT2 = 25, ONNX_INT2 = 26
@@ -41,6 +41,7 @@ void array_unref(struct array *a);
 int64_t array_int(const struct array *a, int64_t i);
 double array_float(const struct array *a, int64_t i);
 kl_dtype onnx_dtype(int32_t data_type);               /* KL_DTYPE_COUNT: Kiln has none like it */
+kl_dtype onnx_held_dtype(int32_t data_type);          /* the same; strings are held as numbers (strings.c) */
 const char *onnx_dtype_name(int32_t data_type);
 static inline bool onnx_is_float(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d == KL_F32 || d == KL_F64; }
 /* Does Kiln hold such elements in a wider dtype?  Floats of 4 and 8 bits are f16, powers of two (float8e8m0) f32,
@@ -48,8 +49,11 @@ static inline bool onnx_is_float(kl_dtype d) { return d == KL_F16 || d == KL_BF1
 bool onnx_is_widened(int32_t data_type);
 int onnx_bits(int32_t data_type);                     /* of an element in a file; 0: as the dtype */
 /* The elements of a tensor in the file `path`; NULL: *why.  External data lies in its folder, and is mapped, not
- * copied, where it is aligned.  take: the message's own memory becomes the array's, so that there is one copy of it. */
-struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct file_error *why);
+ * copied, where it is aligned.  take: the message's own memory becomes the array's, so that there is one copy of it.
+ * strings: numbers for strings, or NULL, where they are an error. */
+struct strings;
+struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct strings *strings,
+                         struct file_error *why);
 
 /* Saturating arithmetic on lengths from files: a result that does not fit is INT64_MIN or INT64_MAX, which every
  * operator refuses. */
@@ -136,6 +140,10 @@ struct weight {
     bool folded;                      /* a result that is computed once depends on it (once.c) */
 };
 struct pooled { struct array *array; kl_tensor t; uint64_t hash; };
+/* Names to numbers, in the order of their first use. */
+struct names { const char **key; uint32_t *at; uint32_t n, cap; };
+struct strings { struct names names; char **text; uint32_t n, cap; };
+struct keys { int64_t n; const char **key; };
 struct kl_model {
     kl_device device, folding;        /* folding: where constants are computed */
     Onnx__ModelProto *proto;
@@ -150,17 +158,29 @@ struct kl_model {
     bool differentiates;              /* it has operator Gradient, which needs a trace */
     unsigned suspended;               /* run_suspend without run_resume so far */
     int64_t once_left;                /* elements that may still be computed once (once.c) */
+    struct strings strings;           /* those of its tensors and attributes, numbered */
+    struct keys *keys;                /* of each output: names of its columns, where it is a map; n 0: it is none */
     uint64_t calls;                   /* so far: each call draws other random numbers */
 };
 
 /* ---- names.c: strings and call sites that stay, as a caller's do: programs keep them longer than models ---- */
 const char *string_forever(const char *s);            /* "" where there is no memory */
 const kl_site *site_forever(const char *file, int line, const char *func);
-/* Names to numbers, in the order of their first use. */
-struct names { const char **key; uint32_t *at; uint32_t n, cap; };
 uint32_t onnx_names_find(const struct names *s, const char *name); /* NO_PLACE: not in */
 bool onnx_names_put(struct names *s, const char *name, uint32_t at);
 void onnx_names_free(struct names *s);
+
+/* ---- strings.c: strings as numbers ---- */
+/* The number of a string, a new one if it has none; -1: out of memory, or it has a zero byte. */
+int64_t strings_number(struct strings *s, const void *text, size_t len);
+struct array *strings_array(struct strings *s, size_t n, const ProtobufCBinaryData *text); /* [n]; NULL: likewise */
+bool strings_of_node(struct strings *s, const Onnx__NodeProto *p);    /* numbers those of its attributes; false: -1 */
+void strings_free(struct strings *s);
+bool strings_check(struct node *n);   /* does the operator take its operands that are strings?  false: reported */
+void strings_mark(struct node *n);    /* marks its results that are strings */
+bool strings_is_map(const struct graph_def *g, uint32_t i); /* is output i a map (ZipMap)? */
+bool strings_keys(struct kl_model *m); /* makes the names of columns; false: out of memory */
+void strings_keys_free(struct kl_model *m);
 
 struct kl_model *model_read(kl_device device, const char *path, struct file_error *why);
 void model_free(struct kl_model *m);

@@ -399,7 +399,9 @@ bool run_operator(struct node *n)
     struct run *r = n->run;
     const char *outer = r->misread; /* of the node whose graph this one is in */
     r->misread = NULL;
-    bool ok = n->def->op->fn(n);
+    bool ok = strings_check(n) && n->def->op->fn(n);
+    if (ok)
+        strings_mark(n);
     if (r->misread)
         ok = onnx_fails(n, KL_ERR_TYPE, "attribute %.100s is of another type than the operator's", r->misread);
     r->misread = outer;

@@ -141,6 +141,8 @@ static bool is_element_type(int32_t t) { return t >= 0 && t < ELEMENT_TYPES; }
 
 kl_dtype onnx_dtype(int32_t t) { return is_element_type(t) ? element_types[t].dtype : KL_DTYPE_COUNT; }
 
+kl_dtype onnx_held_dtype(int32_t t) { return t == ONNX_STRING ? KL_I64 : onnx_dtype(t); }
+
 const char *onnx_dtype_name(int32_t t) { return is_element_type(t) ? element_types[t].name : "an unknown type"; }
 
 bool onnx_is_widened(int32_t t) { return is_element_type(t) && element_types[t].bits != 0; }
@@ -370,10 +372,27 @@ static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char
     return ok;
 }
 
-struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct file_error *why)
+/* The numbers of strings, `count` of them. */
+static struct array *read_strings(const Onnx__TensorProto *t, int64_t count, struct strings *strings,
+                                  struct file_error *why)
 {
     const char *name = t->name ? t->name : "";
-    kl_dtype dtype = onnx_dtype(t->data_type);
+    if ((uint64_t)count != t->n_string_data)
+        return file_fails(why, KL_ERR_IO, "tensor '%.200s' has %zu strings where its shape has %lld elements", name,
+                          t->n_string_data, (long long)count), NULL;
+    struct array *a = strings_array(strings, t->n_string_data, t->string_data);
+    if (!a)
+        return file_fails(why, KL_ERR_TYPE, "tensor '%.200s': a string has a zero byte, or memory is out", name), NULL;
+    a->rank = (int)t->n_dims;
+    memcpy(a->dims, t->dims, t->n_dims * sizeof *t->dims);
+    return a;
+}
+
+struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct strings *strings,
+                         struct file_error *why)
+{
+    const char *name = t->name ? t->name : "";
+    kl_dtype dtype = strings ? onnx_held_dtype(t->data_type) : onnx_dtype(t->data_type);
     int64_t count;
     if (dtype == KL_DTYPE_COUNT)
         return file_fails(why, KL_ERR_TYPE, "tensor '%.200s' has elements of %s, which Kiln does not have", name,
@@ -383,6 +402,8 @@ struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, stru
                            KL_MAX_RANK), NULL;
     if (!count_elements((int)t->n_dims, t->dims, &count))
         return file_fails(why, KL_ERR_IO, "tensor '%.200s' has dimensions too large to hold, or below 0", name), NULL;
+    if (t->data_type == ONNX_STRING)
+        return read_strings(t, count, strings, why);
     if (!is_there(t, count, name, why))
         return NULL;
     struct array *a = array_empty(dtype, (int)t->n_dims, t->dims);

@@ -48,6 +48,9 @@ typedef struct kl_model_value {
     int rank;                         /* -1: not specified */
     int64_t dims[KL_MAX_RANK];        /* -1: any length, where */
     const char *symbol[KL_MAX_RANK];  /*   lengths with one name are equal; NULL: it has no name */
+    bool strings;                     /* its elements, i64, are numbers of strings (kl_model_string) */
+    const char *const *keys;          /* of a list of maps, an output of ZipMap, which is a table [rows, keys]: the
+                                       * keys, as texts, dims[1] of them; NULL: it is no such list */
 } kl_model_value;
 KL_API int64_t kl_model_inputs(const kl_model *model);  /* not counting those that are weights */
 KL_API int64_t kl_model_outputs(const kl_model *model);
@@ -57,6 +60,12 @@ KL_API kl_status kl_model_input(const kl_model *model, int64_t i, kl_model_value
 KL_API kl_status kl_model_output(const kl_model *model, int64_t i, kl_model_value *value);
 /* The name of weight i: its floating-point initializers, in the order of the file.  NULL: there is none. */
 KL_API const char *kl_model_weight_name(const kl_model *model, int64_t i);
+/* Strings, such as labels, are numbered in a model, from 0 on: a tensor of strings is one of such numbers, i64.  A
+ * text that the model does not have has the number -1, which equals no label.  Texts are valid as long as the
+ * model. */
+KL_API int64_t kl_model_strings(const kl_model *model);
+KL_API const char *kl_model_string(const kl_model *model, int64_t number);      /* NULL: there is none */
+KL_API int64_t kl_model_string_number(const kl_model *model, const char *text); /* -1: there is none */
 /* A weight by name: the model's own handle, which can be read, assigned and differentiated with respect to, while
  * the model exists. kl_none: there is none of that name.  Values of a weight that determine shapes stay those of the
  * file.  What depends on constants and on weights alone that nobody has asked for is computed once, at the first call,

@@ -184,20 +184,27 @@ static bool qkv_sizes(struct node *n, int64_t size[3])
     return true;
 }
 
+/* Queries, keys and values that stand side by side in x [B, S, ..]; false: reported. */
+static bool split_parts(struct node *n, kl_tensor x, const int64_t size[3], struct attention_node *a)
+{
+    int64_t heads = onnx_attr_int(n, "num_heads", 0), from = 0;
+    kl_tensor part[3];
+    for (int i = 0; i < 3; from += size[i++])
+        if (!(part[i] = onnx_heads_split(n, kl_narrow(x, 2, from, size[i]), heads)).id)
+            return false;
+    a->q = part[0], a->k = part[1], a->v = part[2];
+    return true;
+}
+
 /* Attention of queries, keys and values side by side in x [B, S, ..], with a mask, a past [2, B, H, P, D] and a bias of
  * scores in these operands. */
 static bool attention_of_parts(struct node *n, kl_tensor x, uint32_t mask, uint32_t past, uint32_t bias)
 {
     struct attention_node a = {.causal = onnx_attr_int(n, "unidirectional", 0)};
     struct type p;
-    int64_t heads = onnx_attr_int(n, "num_heads", 0), size[3], from = 0;
-    kl_tensor part[3];
-    if (!qkv_sizes(n, size))
+    int64_t size[3];
+    if (!qkv_sizes(n, size) || !split_parts(n, x, size, &a))
         return false;
-    for (int i = 0; i < 3; from += size[i++])
-        if (!(part[i] = onnx_heads_split(n, kl_narrow(x, 2, from, size[i]), heads)).id)
-            return false;
-    a.q = part[0], a.k = part[1], a.v = part[2];
     if (onnx_has(n, past)) {
         if (!onnx_type(n, past, &p) || p.rank != 5 || p.dims[0] != 2)
             return onnx_fails(n, KL_ERR_SHAPE, "a past that is not [2, batch, heads, length, depth]");
@@ -232,6 +239,85 @@ bool onnx_qattention(struct node *n)
     kl_tensor scale = kl_mul(kl_reshape(onnx_in(n, 3), 0, NULL), columns);
     kl_tensor x = kl_mul(kl_cast(onnx_integer_matmul(n), KL_F32), scale);
     return attention_of_parts(n, onnx_has(n, 2) ? kl_add(x, onnx_in(n, 2)) : x, 5, 8, NO_PLACE);
+}
+
+/* ---- PackedAttention, PackedMultiHeadAttention: the tokens of all sequences, without padding ---- */
+
+struct packed { kl_tensor index; int64_t batch, rows, tokens; }; /* index [tokens]: of each in [batch * rows] */
+
+/* The places of x's tokens in the padded sequences: the first numbers of operand i, [B, S]; false: reported. */
+static bool packed_places(struct node *n, kl_tensor x, uint32_t i, struct packed *p)
+{
+    struct type o, t = onnx_type_of(x);
+    if (!onnx_type(n, i, &o))
+        return false;
+    if (o.rank != 2 || t.rank < 2 || o.dims[0] < 1 || o.dims[1] < 1 || t.dims[0] < 0 ||
+        t.dims[0] > sat_mul(o.dims[0], o.dims[1]))
+        return onnx_fails(n, KL_ERR_SHAPE, "offsets of %d axes that do not have a place for each of the tokens",
+                          o.rank);
+    *p = (struct packed){.batch = o.dims[0], .rows = o.dims[1], .tokens = t.dims[0]};
+    p->index = kl_narrow(kl_reshape(onnx_in(n, i), 1, (int64_t[]){p->batch * p->rows}), 0, 0, p->tokens);
+    return true;
+}
+
+/* [tokens, C] as [B, S, C], with zeros for padding. */
+static kl_tensor packed_spread(struct node *n, kl_tensor x, const struct packed *p)
+{
+    struct type t = onnx_type_of(x);
+    int64_t all[2] = {p->batch * p->rows, t.dims[1]}, dims[3] = {p->batch, p->rows, t.dims[1]};
+    kl_tensor zeros = kl_expand(onnx_number(n, t.dtype, 0), 2, all);
+    return kl_reshape(kl_index_copy(zeros, 0, p->index, x), 3, dims);
+}
+
+/* Queries, keys and values of tokens, side by side [tokens, ..], and their sizes; kl_none: reported.  Operands of
+ * PackedMultiHeadAttention, arg 1: queries, keys, values and bias, or [tokens, heads, 3, D] in place of the first
+ * three. */
+static kl_tensor packed_operands(struct node *n, int64_t size[3])
+{
+    struct type t[3];
+    kl_tensor x = onnx_in(n, 0), y = x;
+    uint32_t bias = n->def->op->arg ? 3 : 2;
+    if (!n->def->op->arg) {
+        if (!qkv_sizes(n, size))
+            return kl_none;
+        y = kl_matmul(x, onnx_in(n, 1));
+    } else if (onnx_has(n, 1)) {
+        for (uint32_t i = 0; i < 3; i++)
+            if (!onnx_type(n, i, &t[i]) || t[i].rank != 2 || t[i].dims[1] < 1)
+                return onnx_fails(n, KL_ERR_SHAPE, "operand %u is not [tokens, numbers]", i), kl_none;
+        for (int i = 0; i < 3; i++)
+            size[i] = t[i].dims[1];
+        y = kl_concat(3, (kl_tensor[]){x, onnx_in(n, 1), onnx_in(n, 2)}, 1);
+    } else {
+        if (!onnx_type(n, 0, &t[0]) || t[0].rank != 4 || t[0].dims[2] != 3 || t[0].dims[0] < 0)
+            return onnx_fails(n, KL_ERR_SHAPE, "packed operands that are not [tokens, heads, 3, numbers]"), kl_none;
+        size[0] = size[1] = size[2] = sat_mul(t[0].dims[1], t[0].dims[3]);
+        y = kl_reshape(kl_transpose(x, 1, 2), 2, (int64_t[]){t[0].dims[0], sat_mul(size[0], 3)});
+    }
+    return onnx_has(n, bias) ? kl_add(y, onnx_in(n, bias)) : y;
+}
+
+/* Operands of PackedAttention: x [tokens, C], weights, bias, offsets [B, S], the first token of each sequence, bias of
+ * scores. */
+bool onnx_packed_attention(struct node *n)
+{
+    struct attention_node a = {.causal = false};
+    struct packed p;
+    int64_t size[3];
+    uint32_t offsets = n->def->op->arg ? 4 : 3;
+    kl_tensor x = packed_operands(n, size), scores;
+    if (!x.id || !packed_places(n, x, offsets, &p) || !split_parts(n, packed_spread(n, x, &p), size, &a) ||
+        !attention_numbers(n, &a))
+        return false;
+    kl_tensor ones = kl_expand(onnx_number(n, KL_I32, 1), 2, (int64_t[]){p.tokens, 1});
+    kl_tensor seen = kl_reshape(packed_spread(n, ones, &p), 4, (int64_t[]){p.batch, 1, 1, p.rows});
+    a.mask = kl_ne(seen, onnx_number(n, KL_I32, 0));
+    score_bias(n, offsets + 2, &a);
+    kl_tensor y = onnx_attention_of(n, &a, &scores);
+    if (!y.id)
+        return false;
+    y = kl_reshape(onnx_heads_join(y), 2, (int64_t[]){p.batch * p.rows, size[2]});
+    return onnx_give(n, 0, kl_take(y, 0, p.index));
 }
 
 /* ---- GroupQueryAttention ---- */

@@ -84,6 +84,9 @@ static bool give_cast(struct node *n, int32_t to)
 {
     kl_tensor a = onnx_in(n, 0);
     kl_dtype d = onnx_dtype(to);
+    if (onnx_element(n, 0) == ONNX_STRING)
+        return to == ONNX_STRING ? onnx_give(n, 0, a)
+               : onnx_fails(n, KL_ERR_TYPE, "there is no cast from string to %s", onnx_dtype_name(to));
     if (d == KL_DTYPE_COUNT)
         return onnx_fails(n, KL_ERR_TYPE, "there is no cast to %s", onnx_dtype_name(to));
     if (onnx_is_widened(to))

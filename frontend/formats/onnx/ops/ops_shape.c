@@ -26,18 +26,30 @@ static bool constant_numbers(struct node *n, const Onnx__AttributeProto *a, kl_d
     return onnx_give_known(n, 0, x);
 }
 
+static bool constant_strings(struct node *n, size_t count, const ProtobufCBinaryData *text, int rank)
+{
+    struct array *a = strings_array(&n->run->m->strings, count, text);
+    if (a)
+        a->rank = rank;
+    return onnx_give_known(n, 0, a);
+}
+
 bool onnx_constant(struct node *n)
 {
     struct file_error why = {0};
     const Onnx__AttributeProto *a = onnx_attr(n, "value");
     if (a && a->t) {
-        struct array *x = array_read(a->t, n->run->m->path, false, &why);
+        struct array *x = array_read(a->t, n->run->m->path, false, &n->run->m->strings, &why);
         return x ? onnx_give_known(n, 0, x) : onnx_fails(n, why.code, "%s", why.text);
     }
+    if ((a = onnx_attr(n, "value_string")))
+        return constant_strings(n, 1, &a->s, 0);
+    if ((a = onnx_attr(n, "value_strings")))
+        return constant_strings(n, a->n_strings, a->strings, 1);
     for (size_t i = 0; i < sizeof constant_kinds / sizeof *constant_kinds; i++)
         if ((a = onnx_attr(n, constant_kinds[i].attribute)))
             return constant_numbers(n, a, constant_kinds[i].dtype, constant_kinds[i].rank);
-    return onnx_fails(n, KL_ERR_TYPE, "a constant that is no dense tensor of numbers");
+    return onnx_fails(n, KL_ERR_TYPE, "a constant that is no dense tensor");
 }
 
 bool onnx_constant_of_shape(struct node *n)
@@ -48,7 +60,7 @@ bool onnx_constant_of_shape(struct node *n)
     int rank;
     if (!onnx_lengths(n, 0, 0, dims, &rank))
         return false;
-    struct array *x = a && a->t ? array_read(a->t, n->run->m->path, false, &why) : array_new(KL_F32, 0, NULL);
+    struct array *x = a && a->t ? array_read(a->t, n->run->m->path, false, NULL, &why) : array_new(KL_F32, 0, NULL);
     if (!x || x->count != 1) {
         array_unref(x);
         return onnx_fails(n, x ? KL_ERR_SHAPE : why.code, "its value: %s", x ? "not one number" : why.text);

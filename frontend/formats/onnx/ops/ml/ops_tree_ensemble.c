@@ -11,7 +11,7 @@ static struct array *ensemble_tensor(struct node *n, const char *name, kl_dtype 
 {
     const Onnx__AttributeProto *a = onnx_attr(n, name);
     struct file_error why = {0};
-    struct array *x = a && a->t ? array_read(a->t, n->run->m->path, false, &why) : NULL;
+    struct array *x = a && a->t ? array_read(a->t, n->run->m->path, false, NULL, &why) : NULL;
     if (x && x->dtype == dtype && (!count || x->count == count))
         return x;
     onnx_fails(n, KL_ERR_ARGUMENT, "%s is no tensor of %lld numbers of %s", name, (long long)count,

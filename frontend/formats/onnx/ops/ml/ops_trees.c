@@ -1,8 +1,9 @@
-/* ai.onnx.ml: ensembles of decision trees, for all rows and trees at once, and LabelEncoder of numbers.
+/* ai.onnx.ml: ensembles of decision trees, for all rows and trees at once.
  *
  * The nodes of all trees are rows of tables: the feature, the number it is compared with, and the rows that follow.  A
  * leaf is followed by itself, so as many rounds as the deepest tree has levels bring each row of the operand to a leaf
  * of each tree; a leaf has a weight for each target. */
+#include "frontend/formats/onnx/ops/ml/labels.h"
 #include "frontend/formats/onnx/ops/ml/trees.h"
 #include <stdlib.h>
 #include <string.h>
@@ -286,25 +287,13 @@ static kl_tensor trees_compute(struct trees *t, const char *prefix)
     return a ? kl_add(sums, onnx_tensor(t->n, a)) : kl_none;
 }
 
-/* Attribute post_transform of scores [N, targets]; kl_none: reported. */
-static kl_tensor tree_transform(struct node *n, kl_tensor y)
-{
-    if (onnx_attr_is(n, "post_transform", "NONE", true))
-        return y;
-    if (onnx_attr_is(n, "post_transform", "LOGISTIC", false))
-        return kl_sigmoid(y);
-    if (onnx_attr_is(n, "post_transform", "SOFTMAX", false))
-        return kl_softmax(y, -1);
-    return onnx_fails(n, KL_ERR_ARGUMENT, "its post_transform is neither NONE, LOGISTIC nor SOFTMAX"), kl_none;
-}
-
 bool onnx_tree_regressor(struct node *n)
 {
     int64_t targets = onnx_attr_int(n, "n_targets", 1);
     struct trees t = {.n = n, .dtype = KL_F32, .targets = targets < 0 ? 0 : (size_t)targets};
     kl_tensor y = trees_compute(&t, "target_");
     trees_free(&t);
-    y = y.id ? tree_transform(n, y) : y;
+    y = y.id ? ml_transform(n, y) : y;
     return y.id && onnx_give(n, 0, y);
 }
 
@@ -317,7 +306,7 @@ static kl_tensor tree_two_classes(struct trees *t, kl_tensor sums, kl_tensor *se
     kl_tensor s = kl_sum(sums, 1, (int[]){1}, true), other;
     *second = kl_squeeze(kl_gt(s, onnx_number(n, KL_F32, t->positive ? 0.5 : 0)), 1);
     if (t->target == 1)
-        return tree_transform(n, sums);
+        return ml_transform(n, sums);
     if (t->positive) {
         other = kl_sub(onnx_number(n, KL_F32, 1), s);
     } else {
@@ -330,10 +319,11 @@ static kl_tensor tree_two_classes(struct trees *t, kl_tensor sums, kl_tensor *se
 
 bool onnx_tree_classifier(struct node *n)
 {
-    const Onnx__AttributeProto *labels = onnx_attr(n, "classlabels_int64s"), *base = onnx_attr(n, "base_values");
-    if (!labels || !labels->n_ints)
-        return onnx_fails(n, KL_ERR_TYPE, "its classes are not integers (classlabels_int64s)");
-    struct trees t = {.n = n, .dtype = KL_F32, .targets = labels->n_ints};
+    const Onnx__AttributeProto *base = onnx_attr(n, "base_values");
+    struct array *labels = ml_labels(n, "classlabels_int64s");
+    if (!labels)
+        return false;
+    struct trees t = {.n = n, .dtype = KL_F32, .targets = (size_t)labels->count};
     kl_tensor sums = trees_compute(&t, "class_"), at = kl_none, scores = kl_none;
     bool two = sums.id && t.targets == 2 && t.one;
     if (two && base && base->n_floats)
@@ -341,56 +331,11 @@ bool onnx_tree_classifier(struct node *n)
     else if (two)
         scores = tree_two_classes(&t, sums, &at);
     else if (sums.id)
-        scores = tree_transform(n, sums);
+        scores = ml_transform(n, sums);
     trees_free(&t);
-    if (!scores.id)
-        return false;
-    struct array *all = array_of_ints((int64_t)labels->n_ints, labels->ints);
-    at = two ? kl_cast(at, KL_I64) : kl_argmax(sums, 1);
-    return onnx_give(n, 0, kl_take(onnx_tensor(n, all), 0, at)) && onnx_give(n, 1, scores);
-}
-
-/* ---- LabelEncoder ---- */
-
-/* The numbers of attribute "NAME_int64s" or "NAME_floats"; NULL: reported. */
-static struct array *label_numbers(struct node *n, const char *ints, const char *floats)
-{
-    const Onnx__AttributeProto *i = onnx_attr(n, ints), *f = onnx_attr(n, floats);
-    if (i && i->n_ints)
-        return array_of_ints((int64_t)i->n_ints, i->ints);
-    if (!f || !f->n_floats)
-        return onnx_fails(n, KL_ERR_TYPE, "it has neither %s nor %s", ints, floats), NULL;
-    struct array *a = array_new(KL_F32, 1, (int64_t[]){(int64_t)f->n_floats});
-    if (a)
-        memcpy(a->data, f->floats, f->n_floats * sizeof *f->floats);
-    else
-        onnx_fails(n, KL_ERR_MEMORY, "out of memory");
-    return a;
-}
-
-/* The value of the first key that equals an element, of NaN that of a NaN; without one the default. */
-bool onnx_label_encoder(struct node *n)
-{
-    struct type x;
-    struct array *key = label_numbers(n, "keys_int64s", "keys_floats");
-    struct array *value = key ? label_numbers(n, "values_int64s", "values_floats") : NULL;
-    bool ok = value && onnx_type(n, 0, &x);
-    if (ok && (key->count != value->count || x.dtype != key->dtype || x.rank >= KL_MAX_RANK))
-        ok = onnx_fails(n, KL_ERR_TYPE, "%lld keys of %s and %lld values for elements of %s", (long long)key->count,
-                        kl_dtype_name(key->dtype), (long long)value->count, kl_dtype_name(x.dtype));
-    if (!ok) {
-        array_unref(key);
-        array_unref(value);
+    if (!scores.id) {
+        array_unref(labels);
         return false;
     }
-    kl_dtype d = value->dtype;
-    double missing = d == KL_I64 ? (double)onnx_attr_int(n, "default_int64", -1)
-                     : onnx_attr_float(n, "default_float", -0.0);
-    bool floats = key->dtype == KL_F32;
-    kl_tensor a = kl_unsqueeze(onnx_in(n, 0), -1), k = onnx_tensor(n, key), same = kl_eq(a, k);
-    if (floats)
-        same = kl_or(same, kl_and(kl_is_nan(a), kl_is_nan(k)));
-    kl_tensor which = kl_cast(same, KL_I32), found = kl_any(same, 1, (int[]){-1}, false);
-    kl_tensor y = kl_take(onnx_tensor(n, value), 0, kl_argmax(which, -1));
-    return onnx_give(n, 0, kl_where(found, y, onnx_number(n, d, missing)));
+    return ml_give_labels(n, labels, two ? kl_cast(at, KL_I64) : kl_argmax(sums, 1)) && onnx_give(n, 1, scores);
 }

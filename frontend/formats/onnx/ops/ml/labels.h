@@ -1,0 +1,14 @@
+/* What classifiers of ai.onnx.ml have in common (ops_labels.c). */
+#ifndef KILN_ONNX_LABELS_H
+#define KILN_ONNX_LABELS_H
+#include "frontend/formats/onnx/onnx.h"
+
+/* The labels of the classes: the integers of the attribute `ints`, or the strings of "classlabels_strings", as their
+ * numbers; [classes]; NULL: reported. */
+struct array *ml_labels(struct node *n, const char *ints);
+/* Result 0: the labels, which it takes over, of classes, i64 [N]. */
+bool ml_give_labels(struct node *n, struct array *labels, kl_tensor classes);
+/* Attribute post_transform of scores [N, classes]; kl_none: reported. */
+kl_tensor ml_transform(struct node *n, kl_tensor scores);
+
+#endif
