@@ -28,11 +28,19 @@ bool kernel_inline(struct kernel *into, const struct kernel *k, struct inline_ar
 /* The same without loops.  false: it has one whose length is not a number, accesses a local array at an index that is
  * not, or is too long; or into->err. */
 bool kernel_expand(struct kernel *into, const struct kernel *k, struct inline_array *const *array);
+/* The same, inside of a vector loop whose lanes are elements: one value a lane for each array of `count` elements,
+ * whose number is `element`; arrays of one element are the same for all lanes.  scalar[0] of an array is its value.
+ * false: an element needs others, or into->err. */
+bool kernel_inline_lanes(struct kernel *into, const struct kernel *k, struct inline_array *const *array, val element,
+                         int64_t count);
 /* Element i of an array, and its new value. */
 val inline_load(struct kernel *into, struct inline_array *a, int64_t i);
 void inline_store(struct kernel *into, struct inline_array *a, int64_t i, val x);
 /* Copies all elements, in vector loops where one of the two is in memory. */
 void inline_copy(struct kernel *into, struct inline_array *to, struct inline_array *from);
+/* Moves what each iteration of a serial loop does alike to before it; before kernel_clean.  false: out of memory,
+ * k->err. */
+bool kernel_hoist(struct kernel *k, val loop);
 /* What running the kernel takes about, in instructions of so many bytes: loops of numbers count as often as they run,
  * others once. */
 int64_t kernel_work(const struct kernel *k, uint32_t vector_bytes);

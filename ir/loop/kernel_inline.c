@@ -22,10 +22,20 @@ static val index_in(struct kernel *into, const struct inline_array *a, val i)
     return a->first ? k_prim(into, P_ADD, i, a->first, 0) : i;
 }
 
+/* Is it a parallel loop of one iteration? */
+static bool is_single(const struct kernel *k, const struct linst *i)
+{
+    const struct linst *lo = &k->inst[i->a], *hi = &k->inst[i->b];
+    return i->op == L_LOOP && i->kind == LOOP_PARALLEL && lo->op == L_CONST && hi->op == L_CONST &&
+           hi->imm == lo->imm + 1;
+}
+
 static val inline_inst(struct kernel *into, struct linst i, struct inline_array *const *array)
 {
-    if (i.op == L_ALIAS) /* the program that has the kernels updates nothing in place */
-        return k_bits(into, KL_BOOL, 0);
+    if (i.op == L_ALIAS) {
+        const struct inline_array *in = array[(uint32_t)i.imm], *out = array[i.imm >> 32];
+        return k_bits(into, KL_BOOL, in->lbuf == out->lbuf && in->first == out->first);
+    }
     if (i.op == L_LOOP && i.kind == LOOP_PARALLEL)
         i.kind = LOOP_SERIAL;
     if (i.op == L_LOAD || i.op == L_STORE) {
@@ -43,6 +53,10 @@ bool kernel_inline(struct kernel *into, const struct kernel *k, struct inline_ar
         return err_set(&into->err, KL_ERR_MEMORY, "out of memory building kernel %s", into->name);
     for (val v = 1; v < k->ninst && !into->err.code; v++) {
         struct linst i = k->inst[v];
+        if (is_single(k, i.op == L_END ? &k->inst[i.a] : &i)) {
+            map[v] = map[i.a]; /* the variable is the first value */
+            continue;
+        }
         i.a = map[i.a];
         i.b = map[i.b];
         i.c = map[i.c];
@@ -52,6 +66,83 @@ bool kernel_inline(struct kernel *into, const struct kernel *k, struct inline_ar
     }
     mem_free(map);
     return !into->err.code;
+}
+
+/* ---- by lanes ---- */
+
+struct lanes_inlining {
+    struct kernel *into;
+    const struct kernel *k;
+    struct inline_array *const *array;
+    val element, *map;      /* of `into`; per value of k: 0: it depends on the element's number */
+    int64_t count;
+    val index;              /* of k: the element's number; 0: not known yet */
+};
+
+/* Is it an access of the lane's own element, or of the one element that all lanes have? */
+static bool access_is_own(struct lanes_inlining *x, const struct linst *i, val pred)
+{
+    const struct inline_array *a = x->array[i->imm];
+    if (pred || i->d || i->cols || (i->op == L_LOAD && i->dtype != a->dtype))
+        return false;
+    if (a->count == 1)
+        return x->k->inst[i->a].op == L_CONST && i->op == L_LOAD;
+    x->index = x->index ? x->index : i->a;
+    return a->count == x->count && x->index == i->a && x->k->inst[i->a].varying;
+}
+
+static val lanes_load(struct lanes_inlining *x, struct inline_array *a)
+{
+    struct kernel *into = x->into;
+    if (!*a->scalar && !a->local)
+        *a->scalar = k_load(into, a->lbuf, index_in(into, a, a->count == 1 ? k_int(into, 0) : x->element), 0);
+    return *a->scalar;
+}
+
+static bool lanes_inst(struct lanes_inlining *x, val v)
+{
+    struct linst i = x->k->inst[v];
+    bool known = (!i.a || x->map[i.a]) && (!i.b || x->map[i.b]) && (!i.c || x->map[i.c]);
+    switch (i.op) {
+    case L_LOAD:
+        x->map[v] = access_is_own(x, &i, i.b) ? lanes_load(x, x->array[i.imm]) : 0;
+        return x->map[v];
+    case L_STORE:
+        if (!access_is_own(x, &i, i.c) || !x->array[i.imm]->local || !x->map[i.b])
+            return false;
+        *x->array[i.imm]->scalar = k_splat(x->into, x->map[i.b]);
+        return true;
+    case L_LOOP:
+    case L_END:
+    case L_PREFETCH:
+        return true;
+    case L_SPLAT:
+        x->map[v] = known ? k_splat(x->into, x->map[i.a]) : 0;
+        return true;
+    default:
+        if (i.op != L_CONST && i.op != L_SLOT && i.op < L_PRIM)
+            return false;
+        i.a = x->map[i.a];
+        i.b = x->map[i.b];
+        i.c = x->map[i.c];
+        x->map[v] = known ? k_inst(x->into, i.op, i.dtype, i.a, i.b, i.c, i.imm) : 0;
+        return true;
+    }
+}
+
+bool kernel_inline_lanes(struct kernel *into, const struct kernel *k, struct inline_array *const *array, val element,
+                         int64_t count)
+{
+    struct lanes_inlining x = {.into = into, .k = k, .array = array, .element = element, .count = count,
+                               .map = mem_alloc(k->ninst * sizeof *x.map)};
+    uint32_t vectors = 0;
+    bool ok = x.map || err_set(&into->err, KL_ERR_MEMORY, "out of memory building kernel %s", into->name);
+    for (val v = 1; v < k->ninst && ok; v++) {
+        vectors += k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_VECTOR;
+        ok = vectors <= 1 && lanes_inst(&x, v);
+    }
+    mem_free(x.map);
+    return ok && !into->err.code;
 }
 
 /* ---- single elements and whole arrays ---- */

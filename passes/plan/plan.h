@@ -104,6 +104,8 @@ void plan_free_kernels(struct planner *root);
 
 /* ---- plan_in_place.c ---- */
 bool plan_in_place(struct planner *p);           /* finds the states that their next value may overwrite */
+/* May lbufs `in` and `out` of a kernel of the program be one array: is each element read before it is overwritten? */
+bool plan_kernel_overwrites(struct planner *p, uint32_t kernel, uint32_t in, uint32_t out);
 
 /* ---- plan_async.c: custom ops that another thread runs ---- */
 bool plan_is_async(const struct planner *p, uint32_t group);

@@ -79,6 +79,14 @@ static bool reads_what_it_writes(struct in_place_search *w, uint32_t kernel, uin
     return true;
 }
 
+bool plan_kernel_overwrites(struct planner *p, uint32_t kernel, uint32_t in, uint32_t out)
+{
+    struct in_place_search w = {.p = p};
+    bool may = reads_what_it_writes(&w, kernel, in, out);
+    atomic_fetch_add_explicit(&pass_steps, w.steps, memory_order_relaxed);
+    return may;
+}
+
 /* May node `value` overwrite the state that the kernel at this position reads as argument `in`? */
 static bool allows_overwrite(struct in_place_search *w, uint32_t pos, uint32_t in, ref value)
 {

@@ -2,7 +2,8 @@
  *
  * The body's program is planned as for any region, and its kernels are inlined (ir/loop/inline.h).  Either all loops
  * are written out, and the carried values are scalars, which processors keep in registers; or the kernels' vector loops
- * stay, and carried values are arrays in scratch memory.  What takes less work is chosen.  The bits are those of the
+ * stay, and carried values are arrays in scratch memory; or elements are lanes (plan_loop_lanes.c).  What takes less
+ * work is chosen.  What is the same in all iterations is computed before the loop.  The bits are those of the
  * body's kernels: no operation changes, and none changes its place.
  *
  * A run that is cancelled waits for the kernel, so it takes at most MAX_WORK instructions, a few tenths of a second.
@@ -186,6 +187,39 @@ static bool yield_is_read(const struct loop_kernel *b, uint32_t yield)
 /* The part of iteration `at` of an array whose axis 0 is the iterations'. */
 static val slice_first(struct loop_kernel *b, val at, int64_t count) { return ix_scale(b->k, at, count); }
 
+/* Is carried value i read only before its next value is complete, by the kernel that stores that only at elements which
+ * it overwrites then?  A sum that each iteration adds to is. */
+static bool carry_is_overwritten(struct loop_kernel *b, uint32_t i)
+{
+    const struct command *writer = NULL;
+    for (uint32_t c = 0; c < b->sub->ncmd; c++) {
+        const struct command *m = &b->sub->cmd[c];
+        for (uint32_t a = 0; a < m->narg; a++) {
+            if (m->arg[a].kind == LOC_INPUT && m->arg[a].index == i && writer)
+                return false;
+            if (m->arg[a].kind != LOC_OUT || m->arg[a].index != i || is_read(b, m, a))
+                continue;
+            if (m->kind != CMD_KERNEL)
+                return false;
+            for (uint32_t in = 0; in < m->narg; in++)
+                if (m->arg[in].kind == LOC_INPUT && m->arg[in].index == i &&
+                    !plan_kernel_overwrites(b->p, m->kernel, in, a))
+                    return false;
+            writer = m;
+            break;
+        }
+    }
+    return writer;
+}
+
+/* The next values of carried arrays that may be stored in their place: with no copy at the end of an iteration. */
+static void carries_in_place(struct loop_kernel *b)
+{
+    for (uint32_t i = 0; i < b->n->attr.region.carried && !b->scalars; i++)
+        if (b->input[i].count && carry_is_overwritten(b, i))
+            b->yield[i] = b->input[i];
+}
+
 /* Operands that are not carried, and stacked results that are stored as they are computed. */
 static bool open_iteration(struct loop_kernel *b, val at)
 {
@@ -230,7 +264,7 @@ static void close_carries(struct loop_kernel *b, val loop)
 {
     uint32_t carried = b->n->attr.region.carried;
     for (uint32_t i = 0; i < carried; i++)
-        if (!b->scalars)
+        if (!b->scalars && b->yield[i].lbuf != b->input[i].lbuf)
             inline_copy(b->k, &b->input[i], &b->yield[i]);
     for (uint32_t i = 0; i < carried && b->scalars; i++)
         for (int64_t e = 0; e < b->input[i].count; e++)
@@ -276,6 +310,7 @@ static bool loop_emit(struct loop_kernel *b)
         return false;
     val loop = k_loop(k, LOOP_SERIAL, k_int(k, 0), length, 1);
     open_carries(b);
+    carries_in_place(b);
     val at = loop;
     if (b->n->attr.region.flags & REGION_REVERSE)
         at = ix_sub(k, ix_sub(k, length, k_int(k, 1)), loop);
@@ -284,12 +319,12 @@ static bool loop_emit(struct loop_kernel *b)
     close_carries(b, loop);
     store_carried(b);
     k_end(k, task);
-    return !k->err.code;
+    return kernel_hoist(k, loop);
 }
 
 /* ---- the kernel ---- */
 
-static int64_t times_length(const struct loop_kernel *b, double each)
+int64_t loop_times_length(const struct loop_kernel *b, double each)
 {
     double n = each * (double)size_max(&b->p->root->p->placeholders,
                                        size_of_length(&b->p->root->p->placeholders, b->n->attr.region.length));
@@ -363,7 +398,7 @@ int64_t loop_work(const struct loop_kernel *b, const struct kernel *k)
 static int64_t loop_work_of_all(const struct loop_kernel *b, int64_t work)
 {
     struct size length = size_of_length(&b->p->root->p->placeholders, b->n->attr.region.length);
-    return size_is_constant(length) ? work : times_length(b, (double)work);
+    return size_is_constant(length) ? work : loop_times_length(b, (double)work);
 }
 
 bool plan_loop(struct planner *p, uint32_t group, const struct program *sub)
@@ -373,13 +408,15 @@ bool plan_loop(struct planner *p, uint32_t group, const struct program *sub)
     struct loop_kernel b = {.p = p, .n = n, .body = sub->g, .sub = sub, .nin = node_nin(n),
                             .nout = region_results(p->g, n)};
     int64_t min = MAX_WORK;
+    enum { IN_MEMORY, SCALARS, LANES };
     if (n->op != OP_scan || !loop_region_fits(&b))
         return true;
-    for (int scalars = 1; scalars >= 0 && !p->e->code; scalars--) {
-        bool emitted = loop_begin(&b, l, scalars) && loop_emit(&b);
-        struct kernel *k = loop_finish(&b, emitted, times_length(&b, loop_region_flops(&b)));
+    for (int form = LANES; form >= IN_MEMORY && !p->e->code; form--) {
+        bool emitted = loop_begin(&b, l, form == SCALARS) && (form == LANES ? loop_lanes_emit(&b) : loop_emit(&b));
+        struct kernel *k = loop_finish(&b, emitted, loop_times_length(&b, loop_region_flops(&b)));
         int64_t work = k ? loop_work(&b, k) : 0;
-        if (!k || work >= min || loop_work_of_all(&b, work) > MAX_WORK || (scalars && k->ninst > MAX_CODE)) {
+        if (!k || work >= min || loop_work_of_all(&b, work) > MAX_WORK ||
+            (form != IN_MEMORY && k->ninst > MAX_CODE)) {
             kernel_free(k);
             continue;
         }

@@ -48,6 +48,11 @@ struct kernel *loop_finish(struct loop_kernel *b, bool emitted, int64_t flops);
 double loop_region_flops(const struct loop_kernel *b);
 int64_t loop_work(const struct loop_kernel *b, const struct kernel *k); /* what the kernel takes */
 
+int64_t loop_times_length(const struct loop_kernel *b, double each); /* of all iterations, of the longest length */
+
+/* ---- plan_loop_lanes.c ---- */
+bool loop_lanes_emit(struct loop_kernel *b); /* after loop_begin.  false: it cannot be this form, or no memory */
+
 /* ---- plan_loop_cond.c ---- */
 bool loop_cond_fits(const struct loop_kernel *b, const struct command *c); /* of a region op's command: may it? */
 bool loop_inline_cond(struct loop_kernel *b, const struct command *c);

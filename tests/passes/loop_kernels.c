@@ -80,8 +80,30 @@ static void branching(struct graph *b, const ref *in, int64_t n)
     yield(b, n_proj(b, cond, 1));
 }
 
+/* Each element needs only elements of its own number. */
+static void elementwise(struct graph *b, const ref *in, int64_t n)
+{
+    (void)n;
+    ref half = n_k(b, in[0], 0.5), next = n_add(b, n_mul(b, in[0], half), n_mul(b, in[1], in[2]));
+    yield(b, next);
+    yield(b, n_sub(b, in[0], n_mul(b, in[1], half)));
+    yield(b, next);
+}
+
+/* The first gradient is a sum over all iterations, of a product with what no iteration changes. */
+static void summed(struct graph *b, const ref *in, int64_t n)
+{
+    struct shape row = shape_make(2, (int64_t[]){1, n}), s = shape_make(1, &n);
+    union attr contract = {.dot = {.ncon = 1, .con_a = 1, .con_b = 1}};
+    ref y = n_reshape(b, n_dot(b, n_reshape(b, in[2], &row), in[3], &contract), &s);
+    yield(b, n_add(b, in[0], y));
+    yield(b, n_add(b, n_mul(b, in[1], in[2]), n_broadcast(b, n_reduce(b, OP_sum, y, 1), &s)));
+    yield(b, in[1]);
+}
+
 static const struct { const char *name; loop_body *body; } bodies[] = {
-    {"swapped", swapped}, {"products", products}, {"indexed", indexed}, {"nested", nested}, {"branching", branching}};
+    {"swapped", swapped},   {"elementwise", elementwise}, {"summed", summed}, {"products", products},
+    {"indexed", indexed},   {"nested", nested},           {"branching", branching}};
 
 static struct graph *make_loop(loop_body *make, int64_t n, int64_t length, bool reverse)
 {
@@ -123,7 +145,7 @@ static void every_body(void)
 {
     static const struct { int64_t n, length; bool reverse; } size[] = {
         {1, 5, false}, {3, 1, true}, {3, 4, false}, {4, 0, false}, {0, 3, true}, {8, 3, true}, {15, 2, false},
-        {16, 3, true}, {17, 3, false}, {64, 2, true}};
+        {16, 3, true}, {17, 3, false}, {64, 2, true}, {96, 3, false}};
     for (unsigned k = 0; k < sizeof bodies / sizeof *bodies; k++)
         for (unsigned i = 0; i < sizeof size / sizeof *size; i++) {
             struct graph *g = make_loop(bodies[k].body, size[i].n, size[i].length, size[i].reverse);
@@ -201,13 +223,37 @@ static void whiles(void)
     }
 }
 
+/* The kernel of a loop whose elements are lanes is shared out over threads. */
+static void lanes(void)
+{
+    struct graph *g = make_loop(elementwise, 256, 5000, false);
+    struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 2, .l1_bytes = 32 << 10};
+    struct err e = {0};
+    bool ok = passes_run(g, &(struct pass_options){.fuse = true, .verify = true}), shared = false;
+    struct program *p = ok ? program_plan(g, &caps, false, &e) : NULL;
+    for (uint32_t i = 0; p && i < p->nkernel; i++)
+        shared |= p->kernel[i]->extent == 8 && p->kernel[i]->sched.grain == 1;
+    check(shared, "256 loops are not shared out: %s%s", g->err.msg, e.msg);
+    program_free(p);
+    graph_free(g);
+}
+
+/* Each element needs all others. */
+static void coupled(struct graph *b, const ref *in, int64_t n)
+{
+    struct shape s = shape_make(1, &n);
+    yield(b, in[1]);
+    yield(b, n_sub(b, in[0], n_broadcast(b, n_reduce(b, OP_reduce_max, in[2], 1), &s)));
+    yield(b, in[0]);
+}
+
 /* Values up to a number of bytes are in scratch memory; a loop that takes long can be cancelled in it. */
 static void limits(void)
 {
     static const struct { int64_t n, length; int loops; } size[] = {
-        {1000, 10, 0}, {4000, 10, 0}, {5000, 10, 1}, {100000, 10, 1}, {16, 1 << 16, 0}, {16, 1 << 26, 1}};
+        {1000, 10, 0}, {4000, 10, 0}, {6000, 10, 1}, {100000, 10, 1}, {16, 1 << 16, 0}, {16, 1 << 26, 1}};
     for (unsigned i = 0; i < sizeof size / sizeof *size; i++) {
-        struct graph *g = make_loop(swapped, size[i].n, size[i].length, false);
+        struct graph *g = make_loop(coupled, size[i].n, size[i].length, false);
         int loops = loops_of(g, "limits");
         check(loops == size[i].loops, "%" PRId64 " numbers, %" PRId64 " times: %d loops", size[i].n, size[i].length,
               loops);
@@ -217,9 +263,9 @@ static void limits(void)
 
 int main(void)
 {
-
     every_body();
     whiles();
+    lanes();
     limits();
     return finish();
 }
