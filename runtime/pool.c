@@ -2,7 +2,8 @@
  *
  * Each worker has one word on its own cache line.  The caller stores WORK in it; the worker changes WORK to RUNNING
  * when it begins its share and stores IDLE when the share is done.  A waiting thread spins for a short time before it
- * sleeps on the word (futex).  The last worker to finish sets the caller's word.  When the caller has finished its own
+ * sleeps on the word (futex).  A thread that begins wakes two that sleep, so that the caller makes two system calls,
+ * not one for each.  The last worker to finish sets the caller's word.  When the caller has finished its own
  * share, it takes back the shares that no worker has begun (WORK to IDLE) and runs them itself: a worker that is slow
  * to wake, or whose processor is busy, does not delay a short job.  Workers start with the first job that has work for
  * them and stay.  The division into shares depends only on the extent and the number of workers; each share has its
@@ -41,11 +42,13 @@ static struct {
     const struct pool_part *part;
     uint32_t parts;
     unsigned shares;
+    _Alignas(64) atomic_uint sleepers, woken; /* their number; how many of them, in this order, are being woken */
     _Alignas(64) atomic_uint pending; /* shares not finished yet, except share 0, which the caller runs */
     _Alignas(64) atomic_uint done;    /* the caller's word: WORK once pending is 0 */
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .started = 1};
 
 static struct worker workers[POOL_MAX_THREADS]; /* workers[0], the caller, is unused */
+static unsigned short asleep[POOL_MAX_THREADS]; /* workers with a share that slept when it was posted, as the job */
 static atomic_uint wanted;                 /* pool_set_threads; 0: the default */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static unsigned processors = 1;            /* number that this process may use */
@@ -141,17 +144,44 @@ static unsigned wait_for(atomic_uint *word)
             }
         } while (v == IDLE && now_ns() < until);
     }
-    if (v != IDLE) return v;
-    unsigned idle = IDLE;
-    if (!atomic_compare_exchange_strong(word, &idle, ASLEEP)) return idle;
+    if (v != IDLE && v != ASLEEP) return v;
+    unsigned idle = IDLE; /* ASLEEP: the caller took back a share from a sleeping worker, which something else woke */
+    if (v == IDLE && !atomic_compare_exchange_strong(word, &idle, ASLEEP)) return idle;
     while ((v = atomic_load_explicit(word, memory_order_acquire)) == ASLEEP)
         syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, ASLEEP, NULL, NULL, 0);
     return v;
 }
 
+static void wake_worker(atomic_uint *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
+
 static void pool_post(atomic_uint *word, unsigned v)
 {
-    if (atomic_exchange(word, v) == ASLEEP) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    if (atomic_exchange(word, v) == ASLEEP) wake_worker(word);
+}
+
+/* The next worker that sleeps with a share, which the caller of this is to wake or to relieve of it; 0: none. */
+static unsigned next_sleeper(void)
+{
+    unsigned all = atomic_load_explicit(&pool.sleepers, memory_order_acquire);
+    if (atomic_load_explicit(&pool.woken, memory_order_relaxed) >= all) return 0;
+    unsigned i = atomic_fetch_add(&pool.woken, 1);
+    return i < all ? asleep[i] : 0;
+}
+
+static void wake_two(void)
+{
+    for (unsigned n = 0, i; n < 2 && (i = next_sleeper()); n++) wake_worker(&workers[i].word);
+}
+
+static void post_shares(unsigned shares)
+{
+    unsigned n = 0;
+    atomic_store_explicit(&pool.sleepers, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool.woken, 0, memory_order_relaxed);
+    for (unsigned i = 1; i < shares; i++)
+        if (atomic_exchange(&workers[i].word, WORK) == ASLEEP) asleep[n++] = (unsigned short)i;
+    atomic_store_explicit(&pool.sleepers, n, memory_order_release);
+    wake_two();
 }
 
 /* ---- workers ---- */
@@ -166,6 +196,7 @@ static void *worker_main(void *arg)
     while (wait_for(&w->word) != EXIT) {
         unsigned word = WORK;
         if (!atomic_compare_exchange_strong(&w->word, &word, RUNNING)) continue; /* the caller took it back */
+        wake_two();
         run_share(w->index);
         atomic_store_explicit(&w->word, IDLE, memory_order_release);
         if (atomic_fetch_sub(&pool.pending, 1) == 1) pool_post(&pool.done, WORK);
@@ -173,15 +204,23 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-/* Runs the shares that no worker has begun, the one posted last first, then waits for the others. */
+/* Runs a worker's share if it has not begun it; `then`: what its word becomes.  true: it was the last share. */
+static bool run_share_of(unsigned i, unsigned then)
+{
+    unsigned word = WORK;
+    if (!atomic_compare_exchange_strong(&workers[i].word, &word, then)) return false;
+    run_share(i);
+    return atomic_fetch_sub(&pool.pending, 1) == 1;
+}
+
+/* Runs the shares that no worker has begun, first those of workers that nobody wakes, which sleep on, then the one
+ * posted last first; waits for the others. */
 static void finish_shares(unsigned shares)
 {
-    for (unsigned i = shares; i-- > 1;) {
-        unsigned word = WORK;
-        if (!atomic_compare_exchange_strong(&workers[i].word, &word, IDLE)) continue;
-        run_share(i);
-        if (atomic_fetch_sub(&pool.pending, 1) == 1) return;
-    }
+    for (unsigned i; (i = next_sleeper());)
+        if (run_share_of(i, ASLEEP)) return;
+    for (unsigned i = shares; i-- > 1;)
+        if (run_share_of(i, IDLE)) return;
     wait_for(&pool.done);
 }
 
@@ -362,7 +401,7 @@ void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, u
         make_room(shares);
         atomic_store_explicit(&pool.done, IDLE, memory_order_relaxed);
         atomic_store_explicit(&pool.pending, shares - 1, memory_order_relaxed);
-        for (unsigned i = 1; i < shares; i++) pool_post(&workers[i].word, WORK);
+        post_shares(shares);
     }
     run_share(0);
     if (shares > 1) finish_shares(shares);

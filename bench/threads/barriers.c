@@ -1,7 +1,7 @@
 /* Steps on all threads with a barrier behind every kernel, and without those that nothing needs, in alternation; wall
  * time. */
-#include "bench.h"
-#include "models.h"
+#include "bench/bench.h"
+#include "bench/models.h"
 
 enum { OPS = 24, SUMS = 12, CHAIN_ROUNDS = 200, STEP_ROUNDS = 60 };
 
