@@ -5,6 +5,7 @@
  * block is unused, and on devices other than the host nothing if the size is a power of two.  Each device has its own
  * lists, statistics and optional limit, which includes blocks in use and free ones. */
 #include "runtime/device/driver.h"
+#include "pool.h"
 #include "runtime.h"
 #include <pthread.h>
 #include <string.h>
@@ -385,12 +386,25 @@ void buffer_limit(int device, size_t bytes)
 
 bool buffer_limited(void) { return atomic_load_explicit(&limited, memory_order_relaxed); }
 
+struct host_copy { char *to; const char *from; size_t bytes; };
+enum { COPY_PART = 1 << 20, COPY_PARTS = 4 }; /* bytes; parts that are worth a thread */
+
+static void copy_parts(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)worker;
+    const struct host_copy *c = ctx;
+    size_t first = (size_t)begin * COPY_PART, last = (size_t)end * COPY_PART;
+    last = last < c->bytes ? last : c->bytes;
+    memcpy(c->to + first, c->from + first, last - first);
+}
+
 bool buffer_write(struct buffer *b, const void *data, size_t bytes, struct err *e)
 {
     struct accelerator *a = accelerator_get((int)b->device);
     if (!bytes) return true;
-    if (!a) {
-        memcpy(b->data, data, bytes);
+    if (!a) { /* by all threads: new pages are placed near the thread that touches them first, as those of results */
+        struct host_copy c = {b->data, data, bytes};
+        pool_run(copy_parts, &c, (int64_t)((bytes + COPY_PART - 1) / COPY_PART), COPY_PARTS);
         return true;
     }
     if (!accelerator_lock_cancellable(a, e)) return false;
