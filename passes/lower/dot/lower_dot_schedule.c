@@ -167,6 +167,39 @@ static int64_t row_bytes(const struct dot *d)
     return (kc > 0 ? kc : 1) * d->element;
 }
 
+/* Tasks that there are at least where the data allow it: two for each thread, or `min`. */
+static int64_t enough_tasks(const struct caps *caps, int64_t min)
+{
+    int64_t n = 2 * (int64_t)caps->threads;
+    return caps->is_gpu || n < min ? min : n;
+}
+
+/* Rows of a task, at most `rows`: so many tiles of mr rows that there are tasks enough, of which the last ones leave
+ * few threads idle.  Products that are too small to be shared out stay whole. */
+static int64_t shared_rows(const struct tiling *t, int64_t rows, int64_t mr, int64_t nr)
+{
+    enum { IDLE = 10 }; /* one idle thread in this many tasks */
+    const struct dot *d = t->d;
+    int64_t columns = t->run < d->size.n ? d->size.n / t->run : dot_parts(d->size.n, nr);
+    int64_t across = columns * d->size.batch, wanted = enough_tasks(t->caps, 1), threads = wanted / 2;
+    int64_t tiles = dot_parts(d->size.m, mr), min = threads, of = 1;
+    double half = (double)d->size.batch * (double)d->size.m * (double)d->size.n * (double)d->size.k / 16;
+    bool small = half < 0x1p60 && !lower_grain(2, (int64_t)half);
+    if (small || across <= 0 || dot_parts(d->size.m, rows < mr ? mr : rows) * across >= wanted)
+        return rows;
+    int64_t blocks = dot_parts(wanted, across);
+    for (blocks = blocks < tiles ? blocks : tiles; blocks <= tiles && min * IDLE > of; blocks++) {
+        int64_t each = dot_parts(tiles, blocks) * mr, tasks = dot_parts(d->size.m, each) * across;
+        int64_t idle = (threads - tasks % threads) % threads;
+        if (idle * of >= min * tasks)
+            continue;
+        min = idle;
+        of = tasks;
+        rows = each;
+    }
+    return rows;
+}
+
 /* Rows of a task.  Where all of B fits half of the second-level cache, a task is one row tile, and adjacent tasks share
  * its rows of A.  Otherwise, and for a batch of many products, a task is as many rows of A as fit that half, and all
  * of them share B.  A packed B is packed once for all rows if the tiles of columns are enough tasks and A is at most
@@ -177,11 +210,14 @@ static int64_t task_rows(const struct tiling *t, int64_t mr, int64_t nr)
     enum { MANY_TASKS = 12, CACHES = 2 };
     const struct dot *d = t->d;
     int64_t half = t->caps->l2_bytes / 2, row = row_bytes(d), fit = half / row;
-    if (t->packs && nr && !d->symbolic && dot_parts(d->size.n, nr) * d->size.batch >= MANY_TASKS &&
-        d->size.m * row <= CACHES * t->caps->l2_bytes)
+    if (t->packs && nr && !d->symbolic && d->size.m * row <= CACHES * t->caps->l2_bytes &&
+        dot_parts(d->size.n, nr) * d->size.batch >= enough_tasks(t->caps, MANY_TASKS))
         fit = d->size.m;
-    if (!t->packs && d->size.k * d->size.n <= half / d->element && d->size.batch < MANY_PRODUCTS)
+    if (!t->packs && d->size.k * d->size.n <= half / d->element &&
+        d->size.batch < enough_tasks(t->caps, MANY_PRODUCTS))
         fit = mr;
+    if (nr && !t->caps->is_gpu)
+        fit = shared_rows(t, fit, mr, nr);
     int64_t rows = d->size.m <= fit ? d->size.m : even_rows(d->size.m, fit > mr ? fit : mr);
     if (rows < d->size.m)
         rows = (rows + mr - 1) / mr * mr;
@@ -211,6 +247,13 @@ static enum sched_pack pack_by(const struct tiling *t, bool computed)
     return rows ? PACK_ROWS : along_k ? PACK_SQUARES : PACK_ELEMENTS;
 }
 
+/* Are the row tiles alone enough tasks? */
+static bool has_row_tasks(const struct tiling *t)
+{
+    enum { TILE = 16 };
+    return dot_parts(t->d->size.m, TILE) * t->d->size.batch >= enough_tasks(t->caps, 1);
+}
+
 /* May the epilogue be computed after all tiles of a task's rows, or beside those of the next tile? */
 static bool may_sweep(const struct dot *d, const struct schedule *s)
 {
@@ -222,15 +265,15 @@ static int64_t last_visits(const struct dot *d) { return (d->size.k - (d->blocks
 
 /* Chooses when the epilogue is computed.  A long epilogue is computed during the products of the next tile, where a
  * task can compute all columns of its rows.  That needs registers beside a tile of one vector of columns, enough rows
- * to share that vector, and an iteration of the loop over k for each row.  In this way the gradient of a layer's
- * weights, 784x512 from 128 rows, takes 1.10 times as long with Adam as alone; with Adam after all columns it takes
- * 1.15 times as long. */
+ * to share that vector, an iteration of the loop over k for each row, and row tiles for all threads.  In this way the
+ * gradient of a layer's weights, 784x512 from 128 rows, takes 1.10 times as long with Adam as alone; with Adam after
+ * all columns it takes 1.15 times as long. */
 static void choose_epilogue(struct tiling *t, bool computed, struct schedule *s)
 {
     enum { MANY_REGISTERS = 32, MIN_ROWS = 12 };
     const struct dot *d = t->d;
     t->when = d->w->nmember <= MAX_INLINE || (computed && !t->packs) ? EPILOGUE_IN_TILE
-              : may_sweep(d, s) ? EPILOGUE_DURING_NEXT : EPILOGUE_AFTER_TILE;
+              : may_sweep(d, s) && has_row_tasks(t) ? EPILOGUE_DURING_NEXT : EPILOGUE_AFTER_TILE;
     if (t->when == EPILOGUE_DURING_NEXT) {
         uint16_t mr, nr;
         choose_tile(t, &mr, &nr);
