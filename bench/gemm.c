@@ -1,6 +1,7 @@
-/* Matrix products through the public API against the arithmetic peak of one thread, measured in the same run; those of
- * floats in alternation with oneDNN's, where that is installed (Debian: libdnnl2), those of smaller elements beside the
- * same one of floats. */
+/* Matrix products through the public API, as frozen steps, against the arithmetic peak of one thread, measured in the
+ * same run; those of floats in alternation with oneDNN's, where that is installed (Debian: libdnnl2), those of smaller
+ * elements beside the same one of floats.  Small ones are also measured in batches, and traced in each call, whose time
+ * on the host is then a large part. */
 #include "bench.h"
 #include <dlfcn.h>
 #include <math.h>
@@ -13,9 +14,17 @@ static const struct shape_case {
     int m, n, k;
     bool ta, tb; /* the operand is stored transposed, as in the gradients of a layer */
     enum { FLOATS, INT8, BF16 } of; /* INT8: unsigned by signed bytes, summed as i32 */
+    int batch;                      /* 0: none */
+    bool traced;                    /* recorded in each call */
 } cases[] = {
     /* squares; the layers of an MLP and their gradients; of a GPT of width 256, 1024 tokens */
-    {64, 64, 64, false, false, FLOATS},      {128, 128, 128, false, false, FLOATS},
+    {16, 16, 16, false, false, FLOATS},      {32, 32, 32, false, false, FLOATS},
+    {48, 48, 48, false, false, FLOATS},      {64, 64, 64, false, false, FLOATS},
+    {96, 96, 96, false, false, FLOATS},      {128, 128, 128, false, false, FLOATS},
+    {16, 16, 16, false, false, FLOATS, 256, false}, {32, 32, 32, false, false, FLOATS, 64, false},
+    {64, 64, 64, false, false, FLOATS, 16, false},  {64, 64, 64, false, true, FLOATS, 16, false},
+    {128, 128, 128, false, false, FLOATS, 8, false},
+    {64, 64, 64, false, false, FLOATS, 0, true},    {128, 128, 128, false, false, FLOATS, 0, true},
     {256, 256, 256, false, false, FLOATS},   {512, 512, 512, false, false, FLOATS},
     {1024, 1024, 1024, false, false, FLOATS}, {2048, 2048, 2048, false, false, FLOATS},
     {128, 512, 784, false, false, FLOATS},   {128, 512, 512, false, false, FLOATS},
@@ -42,7 +51,7 @@ static int of_floats(int i)
     return f;
 }
 
-struct operands { kl_tensor a, b; };
+struct operands { kl_tensor a, b; kl_step *step; };
 
 /* oneDNN's product of floats in C's order of rows, one thread; NULL: it is not installed. */
 typedef int sgemm(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
@@ -86,20 +95,29 @@ static const char *case_name(const struct shape_case *c)
 {
     static char name[64];
     static const char *const of[] = {"", "int8 ", "bf16 "};
-    snprintf(name, sizeof name, "%s%dx%dx%d%s", of[c->of], c->m, c->n, c->k, c->ta ? " A^T" : c->tb ? " B^T" : "");
+    char batch[16] = "";
+    if (c->batch)
+        snprintf(batch, sizeof batch, " x%d", c->batch);
+    snprintf(name, sizeof name, "%s%dx%dx%d%s%s%s", of[c->of], c->m, c->n, c->k, batch,
+             c->ta ? " A^T" : c->tb ? " B^T" : "", c->traced ? " traced" : "");
     return name;
 }
 
-static double flops_of(const struct shape_case *c) { return 2.0 * c->m * c->n * c->k; }
+static double flops_of(const struct shape_case *c)
+{
+    return 2.0 * c->m * c->n * c->k * (c->batch ? c->batch : 1);
+}
 
 static bool wants(struct bench *b, const struct shape_case *c)
 {
     return bench_wants_work(b, case_name(c), flops_of(c), SMOKE_FLOPS);
 }
 
-static kl_tensor matrix(kl_device dev, int rows, int cols, kl_dtype dtype, uint64_t seed)
+/* batch: 0: of one matrix */
+static kl_tensor matrix(kl_device dev, int batch, int rows, int cols, kl_dtype dtype, uint64_t seed)
 {
-    kl_tensor t = kl_randn(dev, KL_F32, 2, (int64_t[]){rows, cols}, seed);
+    const int64_t dims[] = {batch, rows, cols};
+    kl_tensor t = kl_randn(dev, KL_F32, batch ? 3 : 2, batch ? dims : dims + 1, seed);
     if (dtype == KL_U8)
         t = kl_abs(t);
     t = dtype == KL_F32 ? t : kl_cast(dtype == KL_BF16 ? t : kl_mul_scalar(t, 30), dtype);
@@ -107,14 +125,30 @@ static kl_tensor matrix(kl_device dev, int rows, int cols, kl_dtype dtype, uint6
     return t;
 }
 
-/* One product, recorded, run and waited for; false: see kl_last_error. */
-static bool product(kl_device dev, const struct shape_case *c, const struct operands *o)
+static kl_tensor record_product(const struct shape_case *c, const struct operands *o)
 {
     kl_trace_begin("gemm");
-    kl_tensor a = c->ta ? kl_transpose(o->a, 0, 1) : o->a, b = c->tb ? kl_transpose(o->b, 0, 1) : o->b;
+    kl_tensor a = c->ta ? kl_transpose(o->a, -1, -2) : o->a, b = c->tb ? kl_transpose(o->b, -1, -2) : o->b;
     kl_tensor out = c->of == INT8 ? kl_matmul(kl_cast(a, KL_I32), kl_cast(b, KL_I32)) : kl_matmul(a, b);
-    kl_keep(out);
-    return kl_trace_end() == KL_OK && kl_sync(dev) == KL_OK && kl_release(out) == KL_OK;
+    return kl_keep(out);
+}
+
+static void product_release(struct operands *o)
+{
+    kl_step_free(o->step);
+    kl_release(o->a);
+    kl_release(o->b);
+}
+
+/* One product, run and waited for; false: see kl_last_error. */
+static bool product(kl_device dev, const struct shape_case *c, struct operands *o)
+{
+    kl_tensor y;
+    if (!c->traced)
+        return kl_step_run(o->step, 0, NULL, 0, NULL, 1, &y) == KL_OK && kl_sync(dev) == KL_OK &&
+               kl_release(y) == KL_OK;
+    y = record_product(c, o);
+    return kl_trace_end() == KL_OK && kl_sync(dev) == KL_OK && kl_release(y) == KL_OK;
 }
 
 int main(int argc, char **argv)
@@ -134,15 +168,21 @@ int main(int argc, char **argv)
         if (!wants(&b, c))
             continue;
         kl_dtype a = c->of == INT8 ? KL_U8 : c->of == BF16 ? KL_BF16 : KL_F32;
-        o[i].a = matrix(dev, c->ta ? c->k : c->m, c->ta ? c->m : c->k, a, 1);
-        o[i].b = matrix(dev, c->tb ? c->n : c->k, c->tb ? c->k : c->n, c->of == INT8 ? KL_I8 : a, 2);
+        o[i].a = matrix(dev, c->batch, c->ta ? c->k : c->m, c->ta ? c->m : c->k, a, 1);
+        o[i].b = matrix(dev, c->batch, c->tb ? c->n : c->k, c->tb ? c->k : c->n, c->of == INT8 ? KL_I8 : a, 2);
     }
     if (kl_trace_end() != KL_OK)
         return bench_fail(&b, "gemm");
 
+    for (int i = 0; i < CASES; i++)
+        if (wants(&b, &cases[i]) && !cases[i].traced) {
+            record_product(&cases[i], &o[i]);
+            if (!(o[i].step = kl_trace_end_step(0, NULL)))
+                return bench_fail(&b, "gemm");
+        }
     sgemm *other = onednn();
     for (int i = 0; i < CASES && other; i++)
-        if (cases[i].of == FLOATS && wants(&b, &cases[i])) {
+        if (cases[i].of == FLOATS && !cases[i].batch && wants(&b, &cases[i])) {
             host[i][0] = floats_of(o[i].a);
             host[i][1] = floats_of(o[i].b);
             host[i][2] = malloc((size_t)cases[i].m * (size_t)cases[i].n * sizeof(float));
@@ -182,10 +222,8 @@ int main(int argc, char **argv)
                 compared++;
             }
         }
-        if (o[i].a.id) {
-            kl_release(o[i].a);
-            kl_release(o[i].b);
-        }
+        if (o[i].a.id)
+            product_release(&o[i]);
         for (int j = 0; j < 3; j++)
             free(host[i][j]);
     }

@@ -29,6 +29,7 @@ while (($#)); do
     *) names+=("$1") && shift ;;
     esac
 done
+named=${names[*]} # without a name nothing is installed
 ((${#names[@]})) || mapfile -t names < <(grep -vxE 'peers|models|gpu_.*|gpt2|llm' <<<"$available" || true)
 
 # What all backends built in add to recording an op: of the two builds the fastest pass in each of a few turns, for the
@@ -167,8 +168,12 @@ for name in "${names[@]}"; do
         exit 2
     fi
     if [ "$name" = models ]; then peer_for_models; fi
-    # an installation of peers is used, but not made for the one case of `symbols` that has them
+    # an installation of peers is used, but not made for the one case of `symbols` that has them, nor for `small` unless
+    # it is named
     if [ "$name" = symbols ] && [ -e "$folder/../peers/ready" ]; then peers_for_peers; fi
+    if [ "$name" = small ] && { [ -n "$named" ] && [ -z "$smoke" ] || [ -e "$folder/../peers/ready" ]; }; then
+        peers_for_peers
+    fi
     if [ "$name" = peers ] || [ "$name" = gpt2 ]; then peers_for_peers; fi
     if [ "$name" = llm ]; then peer_for_llm; fi
     if [ "$name" = gpu_steps ]; then torch_for_gpu; fi

@@ -1,11 +1,13 @@
 /* Loops of small steps, on one thread: scans over a few numbers or small matrices, and their gradients, in alternation
- * with the same loops by hand in C.  Forward passes are measured beside C, gradients beside forward passes; `compile`
- * and `compile-grad` are their first calls, without a cache on disk. */
-#include "bench/bench.h"
+ * with the same loops by hand in C, and with JAX and PyTorch in each fifth round.  Forward passes are measured beside
+ * C, gradients beside forward passes; `compile` and `compile-grad` are their first calls, without a cache on disk.  All
+ * times are the processor's. */
+#define _GNU_SOURCE
 #include "small_hand.h"
-#include <math.h>
+#include "small_peers.h"
 
-enum { ROUNDS = 15, MAX_CASE_STEPS = 100000, SMOKE_STEPS = 50, COMPARED = 64, MAX_OPERANDS_OF_CASE = 4 };
+enum { ROUNDS = 15, PEER_ROUNDS = 5, MAX_CASE_STEPS = 100000, SMOKE_STEPS = 50, COMPARED = 64,
+       MAX_OPERANDS_OF_CASE = 4 };
 
 struct small_data {
     kl_device device;
@@ -320,19 +322,25 @@ static kl_step *small_step(const struct small_case *c, const struct small_data *
     return kl_trace_end_step(0, NULL);
 }
 
-/* Is the library's result that of C, but for rounding?  Of chaotic loops the first elements are. */
-static bool same_result(struct bench *b, const struct small_case *c, struct small_data *d, kl_tensor y)
+/* The sum of the first elements. */
+static bool sum_of_first(kl_tensor y, double *sum)
 {
     static float got[3 * MAX_CASE_STEPS];
-    size_t n = (size_t)kl_numel(y) < COMPARED ? (size_t)kl_numel(y) : COMPARED;
-    double sum = 0, by_hand = 0;
-    c->hand(d);
+    *sum = 0;
     if (kl_read(y, got, (size_t)kl_numel(y) * sizeof *got) != KL_OK)
         return false;
-    for (size_t i = 0; i < n; i++) {
-        sum += got[i];
+    for (int64_t i = 0; i < COMPARED && i < kl_numel(y); i++)
+        *sum += got[i];
+    return true;
+}
+
+/* Is the library's result that of C, but for rounding?  Of chaotic loops the first elements are. */
+static bool same_result(struct bench *b, const struct small_case *c, struct small_data *d, kl_tensor y, double sum)
+{
+    double by_hand = 0;
+    c->hand(d);
+    for (int64_t i = 0; i < COMPARED && i < kl_numel(y); i++)
         by_hand += d->out[i];
-    }
     if (fabs(sum - by_hand) < 1e-3 * (1 + fabs(by_hand)))
         return true;
     fprintf(stderr, "bench_small: %s: %g, by hand %g\n", c->name, sum, by_hand);
@@ -340,13 +348,15 @@ static bool same_result(struct bench *b, const struct small_case *c, struct smal
     return false;
 }
 
-/* Compiles and runs one of the two, and compares a forward pass with C; NULL: see kl_last_error. */
-static kl_step *first_call(struct bench *b, const struct small_case *c, struct small_data *d, bool gradient)
+/* Compiles and runs one of the two, and compares a forward pass with C; NULL: see kl_last_error.  *sum: of the first
+ * elements of the result. */
+static kl_step *first_call(struct bench *b, const struct small_case *c, struct small_data *d, bool gradient,
+                           double *sum)
 {
     kl_tensor y = kl_none;
     kl_step *step = small_step(c, d, gradient);
-    bool ok = step && kl_step_run(step, 0, NULL, 0, NULL, 1, &y) == KL_OK;
-    ok = ok && (gradient || same_result(b, c, d, y));
+    bool ok = step && kl_step_run(step, 0, NULL, 0, NULL, 1, &y) == KL_OK && sum_of_first(y, sum);
+    ok = ok && (gradient || same_result(b, c, d, y, *sum));
     kl_release(y);
     if (ok)
         return step;
@@ -361,11 +371,11 @@ static bool run_step(const struct small_data *d, const kl_step *step)
            kl_release(y) == KL_OK;
 }
 
-/* Rounds of the forward pass, the gradient and C. */
+/* Rounds of the forward pass, the gradient, C and the peers. */
 static bool measure_rounds(struct bench *b, const struct small_case *c, struct small_data *d, kl_step *const *step,
-                           struct samples *took)
+                           struct samples *took, struct small_peers *p)
 {
-    for (int round = 0; round < bench_rounds(b, ROUNDS); round++)
+    for (int round = 0; round < bench_rounds(b, ROUNDS); round++) {
         for (int i = 0; i < VARIANTS; i++) {
             double start = measure_cpu_now();
             if (i == BY_HAND)
@@ -374,22 +384,36 @@ static bool measure_rounds(struct bench *b, const struct small_case *c, struct s
                 return false;
             samples_add(&took[i], measure_cpu_now() - start);
         }
+        if (round % PEER_ROUNDS == 0)
+            small_peers_round(p, c->name, d->steps);
+    }
     return true;
 }
 
-static bool measure_case(struct bench *b, const struct small_case *c, struct small_data *d)
+static bool write_operands(const struct small_data *d, const struct small_peers *p)
+{
+    bool ok = true;
+    for (int i = 0; i < MAX_OPERANDS_OF_CASE && d->host[i]; i++)
+        ok = ok && small_peers_operand(p, i, d->host[i], (size_t)kl_numel(d->t[i]));
+    return ok;
+}
+
+static bool measure_case(struct bench *b, const struct small_case *c, struct small_data *d, struct small_peers *p)
 {
     static struct samples took[VARIANTS], first[2];
     kl_step *step[2] = {NULL, NULL};
-    bool ok = true;
+    double sum[SMALL_MODES] = {0}, kiln[SMALL_MODES];
+    bool ok = write_operands(d, p);
     memset(took, 0, sizeof took);
     memset(first, 0, sizeof first);
     for (int gradient = 0; gradient < 2 && ok; gradient++) {
         double start = measure_cpu_now();
-        ok = (step[gradient] = first_call(b, c, d, gradient));
+        ok = (step[gradient] = first_call(b, c, d, gradient, &sum[gradient]));
         samples_add(&first[gradient], measure_cpu_now() - start);
     }
-    ok = ok && measure_rounds(b, c, d, step, took);
+    if (ok)
+        small_peers_begin(p, c->name, d->steps, sum);
+    ok = ok && measure_rounds(b, c, d, step, took, p);
     kl_step_free(step[0]);
     kl_step_free(step[1]);
     if (!ok)
@@ -401,37 +425,55 @@ static bool measure_case(struct bench *b, const struct small_case *c, struct sma
     bench_add(b, c->name, "hand", 1, &took[BY_HAND], "us", 0, limit);
     bench_add(b, c->name, "compile", 1, &first[0], "us", 0, 0);
     bench_add(b, c->name, "compile-grad", 1, &first[1], "us", 0, 0);
+    for (int mode = 0; mode < SMALL_MODES; mode++)
+        kiln[mode] = samples_median(&took[mode]);
+    small_peers_rows(b, p, c->name, kiln);
     return true;
 }
 
 /* Elements of the largest result, with room for each case. */
 #define RESULT_OF(steps) ((size_t)(HAND_UNITS * (steps) + 2 * HAND_FITS))
 
-int main(int argc, char **argv)
+/* The cases that are wanted. */
+static bool measure_cases(struct bench *b, kl_device dev, struct small_peers *p)
 {
-    static struct bench b;
-    if (!bench_open(&b, "small", argc, argv))
-        return b.status;
-    setenv("KILN_CACHE_DIR", "none", 1);
-    kl_device dev = bench_device(&b);
-    kl_set_option("threads", 1);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct small_case *c = &cases[i];
-        if (!bench_wants(&b, c->name))
+        if (!bench_wants(b, c->name))
             continue;
-        int64_t steps = bench_size(&b, (int)c->steps, SMOKE_STEPS);
+        int64_t steps = bench_size(b, (int)c->steps, SMOKE_STEPS);
         struct small_data d = {.device = dev, .steps = steps, .out = limit_array(RESULT_OF(steps))};
         if (!d.out)
-            return bench_fail(&b, "out of memory");
+            return bench_fail(b, "out of memory"), false;
         c->open(&d);
-        bool ok = measure_case(&b, c, &d);
+        bool ok = measure_case(b, c, &d, p);
         for (int k = 0; k < MAX_OPERANDS_OF_CASE; k++) {
             kl_release(d.t[k]);
             free(d.host[k]);
         }
         limit_array_free(d.out, RESULT_OF(steps));
         if (!ok)
-            return bench_fail(&b, c->name);
+            return bench_fail(b, c->name), false;
     }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    static struct small_peers peers;
+    if (!bench_open(&b, "small", argc, argv))
+        return b.status;
+    setenv("KILN_CACHE_DIR", "none", 1);
+    kl_device dev = bench_device(&b);
+    kl_set_option("threads", 1);
+    if (!small_peers_open(&peers))
+        return bench_fail(&b, "a folder for operands");
+    bool ok = measure_cases(&b, dev, &peers);
+    small_peers_close(&peers, MAX_OPERANDS_OF_CASE);
+    if (!ok)
+        return 1;
+    if (!b.smoke)
+        small_table(&b.results);
     return bench_close(&b);
 }

@@ -28,7 +28,7 @@ export KILN_TEST_GPT2="$tmp" KILN_TEST_LLM="$tmp"
 gpu=yes
 if "$B/kiln" devices | grep -qE '^vulkan:0 *-' && "$B/kiln" devices | grep -qE '^cuda:0 *-' &&
     "$B/kiln" devices | grep -qE '^hip:0 *-'; then gpu=; fi
-sources=$(find bench bench/gpu bench/peers bench/small bench/tune -maxdepth 1 -name '*.c') # as CMakeLists.txt has them
+sources=$(find bench/* bench -maxdepth 1 -name '*.c' | sort -u) # as CMakeLists.txt has them
 for source in $sources; do
     name=$(basename "$source" .c)
     wanted "$name" || continue
