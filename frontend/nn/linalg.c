@@ -70,7 +70,8 @@ enum { MAX_SMALL = 8, MAX_SMALL_ALONE = 3, MIN_BATCH = 8 };
 /* max_alone: rows of a matrix without a batch */
 static bool is_small(const struct matrices *x, int64_t max_alone)
 {
-    return x->n <= (x->B < 0 || x->B >= MIN_BATCH ? MAX_SMALL : max_alone) && x->m <= MAX_SMALL;
+    bool few = x->n <= (x->B < 0 || x->B >= MIN_BATCH ? MAX_SMALL : max_alone);
+    return few && x->m >= 0 && x->m <= MAX_SMALL; /* a right side may have a symbolic number of columns */
 }
 
 struct small_matrix {

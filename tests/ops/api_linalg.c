@@ -220,6 +220,33 @@ static void batched(int n, int m)
     OK(kl_scope_end());
 }
 
+/* Batches and columns of a right side may have symbolic lengths. */
+static void symbolic(void)
+{
+    double a[4 * 9], b[4 * 9];
+    int64_t n = kl_symbol("n", 1, 16), m = kl_symbol("m", 1, 16);
+    kl_release(mixed(3, D(4, 3, 3), a)), kl_release(noisy(5, D(4, 3, 3), b));
+    for (int columns = 1; columns <= 3; columns++) {
+        OK(kl_trace_begin("symbolic"));
+        kl_tensor x = kl_input_symbolic(dev, KL_F64, 4, (int64_t[]){1, n, 3, 3}, (int64_t[]){1, 4, 3, 3}, a);
+        kl_tensor y = kl_input_symbolic(dev, KL_F64, 4, (int64_t[]){1, n, 3, m}, (int64_t[]){1, 4, 3, columns}, b);
+        kl_tensor solved = kl_keep(kl_solve(x, y)), low = kl_keep(kl_triangular_solve(x, y, false, false));
+        kl_tensor inverse = kl_keep(kl_inverse(x));
+        OK(kl_trace_end());
+        x = f64(D(1, 4, 3, 3), a), y = f64(D(1, 4, 3, columns), b);
+        double *want = values_of(kl_solve(x, y));
+        if (CHECK(want))
+            NEAR(solved, 12 * columns, want, 0);
+        free(want), want = values_of(kl_triangular_solve(x, y, false, false));
+        if (CHECK(want))
+            NEAR(low, 12 * columns, want, 0);
+        free(want), want = values_of(kl_inverse(x));
+        if (CHECK(want))
+            NEAR(inverse, 36, want, 0);
+        free(want);
+    }
+}
+
 /* ---- Fourier transforms ---- */
 
 static void fourier(int n, bool inverse)
@@ -357,6 +384,7 @@ static void test(kl_device d)
     GRADIENT(g_second, 4, 4);
     GRADIENT(g_fft, 2, 12);
     GRADIENT(g_rfft, 2, 9);
+    symbolic();
     batched(2, 1), batched(3, 2), batched(5, 3), batched(8, 8);
     misuse();
     OK(kl_scope_end());
