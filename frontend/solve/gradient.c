@@ -69,7 +69,8 @@ static kl_status linear_backward(void *ctx, const kl_tensor *in, int64_t nin, kl
     kl_tensor g[1 + SOLVE_MAX_PARAMS], u;
     l->params = in + 1;
     u = solve_conjugate(linear_map, l, in[nin - 1], l->o.tolerance, l->o.max_steps);
-    solve_vjp(&l->f, kl_none, in[nin - 2], in + 1, kl_neg(u), g);
+    if (l->f.n)
+        solve_vjp(&l->f, kl_none, in[nin - 2], in + 1, kl_neg(u), g);
     out[0] = u;
     memcpy(out + 1, g + 1, (size_t)l->f.n * sizeof *g);
     return l->f.status;
@@ -267,6 +268,9 @@ kl_tensor kl_minimize(kl_solve_fn *f, void *ctx, kl_tensor x0, int64_t n, const 
     m.count = kl_numel(x0);
     if (m.count <= 0) {
         out = kl_add(x0, solve_number(x0, 0));
+    } else if (!n) { /* no second derivatives are wanted, which f may not have */
+        list[0] = kl_detach(x0);
+        kl_checkpoint(minimum_fn, &m, 1, list, 1, &out);
     } else {
         kl_custom_grad(minimum_fn, minimum_backward, &m, 1 + n, list, 1, &out);
     }

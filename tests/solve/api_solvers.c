@@ -157,6 +157,24 @@ static kl_status quartic(void *ctx, kl_tensor x, int64_t n, const kl_tensor *par
     return KL_OK;
 }
 
+/* y' = -rate y */
+static kl_status fading(void *ctx, kl_tensor t, kl_tensor y, int64_t n, const kl_tensor *params, kl_tensor *dy)
+{
+    (void)ctx, (void)t, (void)n;
+    *dy = kl_neg(kl_mul(params[0], y));
+    return KL_OK;
+}
+
+/* How far what fades from 1 at a rate x [1] is from a half at time 2; it has no second derivatives. */
+static kl_status half_life(void *ctx, kl_tensor x, int64_t n, const kl_tensor *params, kl_tensor *y)
+{
+    (void)ctx, (void)n, (void)params;
+    kl_tensor one = f64(D(1), (double[]){1}), times = f64(D(2), (double[]){0, 2});
+    kl_tensor end = kl_narrow(kl_odeint(fading, NULL, one, times, 1, &x, NULL), 0, 1, 1);
+    *y = kl_sum_all(kl_square(kl_sub_scalar(end, 0.5)));
+    return KL_OK;
+}
+
 static kl_tensor g_minimize(kl_tensor x)
 {
     kl_tensor start = kl_zeros(dev, KL_F64, D(2, 3));
@@ -175,6 +193,7 @@ static void minima(void)
     NEAR_LIST(kl_minimize(valley, NULL, start, 1, &p, NULL), 1e-8, 1, 1);
     NEAR_LIST(kl_minimize(valley, NULL, f64(D(2), (double[]){1, 1}), 1, &p, NULL), 0, 1, 1); /* it is there */
     NEAR_LIST(kl_conjugate_gradient(normal_matrix, NULL, kl_zeros(dev, KL_F64, D(4)), 1, &M, NULL), 0, 0, 0, 0, 0);
+    NEAR_LIST(kl_minimize(half_life, NULL, f64(D(1), (double[]){1}), 0, NULL, NULL), 1e-7, log(2.) / 2);
     GRADIENT(g_conjugate, 5, 4);
     GRADIENT(g_minimize, 2, 3);
 }

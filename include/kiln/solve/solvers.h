@@ -66,7 +66,7 @@ KL_API_AT kl_tensor kl_conjugate_gradient(kl_solve_fn *f, void *ctx, kl_tensor b
                                           const kl_solve_options *options);
 /* x of x0's shape where f, which returns [], has a local minimum: no element of its gradient is above the tolerance, or
  * no step along the direction makes it smaller; by L-BFGS with 10 pairs, from x0.  Gradients flow to the parameters, 0
- * to x0: by conjugate gradients with the second derivatives of f, so f must be differentiable twice. */
+ * to x0: by conjugate gradients with the second derivatives of f, which it must have, unless n is 0. */
 KL_API_AT kl_tensor kl_minimize(kl_solve_fn *f, void *ctx, kl_tensor x0, int64_t n, const kl_tensor *params,
                                 const kl_solve_options *options);
 
