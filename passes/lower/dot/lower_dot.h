@@ -85,15 +85,19 @@ struct block_dot {
     bool has_order;                     /* instructions for bytes can read the second operand */
     bool words;                         /* words of four bytes of adjacent columns are adjacent in memory, not those
                                            of a column */
-    bool flip;                          /* upper bits of the second operand's bytes are inverted */
+    bool flip;                          /* both operands are signed, or unsigned; the second's bytes are changed by
+                                           `offset` to the other kind */
+    int64_t offset;                     /* 128, by inverting upper bits; or what is subtracted from unsigned bytes */
     unsigned ta, tb;                    /* the operands' dtypes */
     /* the record, and how the reduce adds blocks */
     bool bytes;
     int64_t strip, chunk, chunks;       /* blocks of a chunk of the reduce's order */
     uint32_t rows, sums, totals, parts; /* lbufs: rows of the first operand; sums of integers; of scaled sums those of
                                            all chunks before, and of this chunk (with one chunk: totals) */
-    uint32_t excess;                    /* lbuf: what `flip` adds to a row's sum of each block, four times each */
+    uint32_t excess;                    /* lbuf: minus what `flip` adds to a row's sum of each block, four times each */
 };
+/* The unsigned bytes from which v, signed bytes, is computed by subtracting *offset; 0: it is computed otherwise. */
+val dot_scaled_unsigned(const struct kernel *k, val v, int64_t *offset);
 
 /* ---- lower_dot.c ---- */
 /* Sets what is known of product r, a member of the group.  false: a symbol makes it impossible, w->k->err */

@@ -2,21 +2,22 @@
  * The inner product's batch are the blocks; what its sums of integers are scaled by are members of the group, and the
  * group's reduce adds the scaled sums in the order of its node.
  *
- * A task computes a strip of columns for all rows.  It multiplies tiles of MR rows and NR columns, one block after the
+ * A task computes a strip of columns for MR rows.  It multiplies tiles of MR rows and NR columns, one block after the
  * other; the sums of integers of a block, in any order, go through scratch to a vector loop over columns, which scales
  * them and adds them to the totals.
  *
  * With `bytes` (caps.mma_bytes) the second operand is read in the order of memory.  Where the elements of a column are
  * adjacent, a block of NR columns is transposed in registers to words of four bytes of each; where such words of
  * adjacent columns are adjacent, they are loaded as they are.  They are unpacked there if two elements share a byte.
- * Rows of the first operand are copied to scratch first, in the order in which they are multiplied: of each block those
- * that meet the lower halves of bytes, then those that meet the upper ones.  The instruction multiplies unsigned by
- * signed bytes: if both operands are of one kind, the upper bits of the second operand's are inverted, which changes
- * its elements by 128, and 128 times the sum of the row's block is subtracted. */
+ * Rows of the first operand are copied to scratch first, in the order in which they are multiplied: block by block of
+ * all rows, of each those that meet the lower halves of bytes, then those that meet the upper ones.  The instruction
+ * multiplies unsigned by signed bytes: if both operands are of one kind, the upper bits of the second operand's are
+ * inverted, which changes its elements by 128; sums begin with -128 times the sum of the row's block. */
 #include "lower_dot.h"
 
-struct block_tile { val m0, n0; int64_t rows, cols; };
-enum { WORDS_AHEAD = 2048 }; /* bytes from the words that are multiplied to those that are prefetched */
+struct block_tile { val m0, n0; int64_t rows, cols; val tile; }; /* tile: its number among the whole ones, or 0 */
+/* From what is multiplied to what is prefetched: bytes of words, blocks of scales. */
+enum { WORDS_AHEAD = 2048, BLOCKS_AHEAD = 8 };
 
 bool lower_has_block_dot(const struct lowering *w)
 {
@@ -27,6 +28,12 @@ bool lower_has_block_dot(const struct lowering *w)
 }
 
 /* ---- the first operand ---- */
+
+/* The first of the rows' copied elements of a block. */
+static val rows_block(const struct block_dot *s, val block)
+{
+    return ix_scale(s->d.w->k, block, s->d.mr * s->d.size.k);
+}
 
 /* Copies rows m0 .. of the first operand, `of` elements of a part of each block at a time. */
 static void copy_rows(const struct block_dot *s, val m0, int64_t rows)
@@ -39,7 +46,7 @@ static void copy_rows(const struct block_dot *s, val m0, int64_t rows)
         lanes *= 2;
     d.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d.size.batch), 1);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
-    val row = ix_add(k, ix_scale(k, i, d.size.batch * d.size.k), ix_scale(k, d.batch_index, d.size.k));
+    val row = ix_add(k, ix_scale(k, i, d.size.k), rows_block(s, d.batch_index));
     for (int64_t part = 0; part < s->order.packed; part++)
         for (int64_t at = 0; at < of; at += lanes) {
             w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, lanes), 1);
@@ -122,10 +129,14 @@ static void prefetch_columns(const struct block_dot *s, const struct block_tile 
                    ix_add(k, ix_add(k, load.a, first), k_int(k, (t->cols + i) * s->order.side)));
 }
 
-/* The second operand's bytes in the other dtype, 128 more or less than they are. */
+/* The second operand's bytes in the other dtype, s->offset more or less than they are. */
 static val flip_bytes(const struct block_dot *s, val b)
 {
     struct kernel *k = s->d.w->k;
+    int64_t offset;
+    val x = dot_scaled_unsigned(k, b, &offset);
+    if (x && offset == s->offset)
+        return x;
     unsigned other = s->tb == KL_I8 ? KL_U8 : KL_I8;
     struct linst like = k->inst[b];
     struct linst bits = {.op = L_OP(P_BITS), .dtype = (uint8_t)other, .rows = like.rows, .cols = like.cols, .a = b};
@@ -142,11 +153,11 @@ static val add_tile(const struct block_dot *s, const struct block_tile *t, val t
 {
     const struct dot *d = &s->d;
     struct kernel *k = d->w->k;
-    int64_t of = d->size.k / s->order.packed, all = d->size.batch * d->size.k;
+    int64_t of = d->size.k / s->order.packed;
     for (int64_t part = 0; part < s->order.packed; part++) {
         val b = unpack_part(s, t, tile, first * s->order.packed + part);
-        val at = ix_add(k, ix_scale(k, d->batch_index, d->size.k), k_int(k, part * of + first));
-        val a = dot_load(k, s->rows, at, TILE_ROWS, k_int(k, all), t->rows, bytes, 0);
+        val at = ix_add(k, rows_block(s, d->batch_index), k_int(k, part * of + first));
+        val a = dot_load(k, s->rows, at, TILE_ROWS, k_int(k, d->size.k), t->rows, bytes, 0);
         sums = dot_mma(k, MMA_CHAIN, a, s->flip ? flip_bytes(s, b) : b, sums);
     }
     return sums;
@@ -166,11 +177,23 @@ static val add_words(const struct block_dot *s, const struct block_tile *t, val 
     return sums;
 }
 
+/* Sums of a tile before its products are added. */
+static val first_sums(const struct block_dot *s, const struct block_tile *t)
+{
+    struct kernel *k = s->d.w->k;
+    val zero = block_zero(k, t->rows, t->cols);
+    if (!s->flip)
+        return zero;
+    val at = ix_scale(k, s->d.batch_index, s->d.mr * DOT_GROUP);
+    val excess = dot_load(k, s->excess, at, TILE_ROWS, k_int(k, DOT_GROUP), t->rows, 1, 0);
+    return scaled_tile_prim(k, P_ADD, zero, excess, zero);
+}
+
 static void byte_sums(const struct block_dot *s, const struct block_tile *t)
 {
     const struct dot *d = &s->d;
     struct kernel *k = d->w->k;
-    val sums = block_zero(k, t->rows, t->cols);
+    val sums = first_sums(s, t);
     if (s->words) {
         sums = add_words(s, t, sums);
     } else {
@@ -180,30 +203,25 @@ static void byte_sums(const struct block_dot *s, const struct block_tile *t)
         val tile = dot_load(k, (uint32_t)load.imm, load.a, TILE_COLS, k_int(k, s->order.side), of, t->cols, 0);
         sums = add_tile(s, t, tile, 0, of, sums);
     }
-    if (s->flip) {
-        val at = ix_scale(k, d->batch_index, DOT_GROUP), stride = k_int(k, d->size.batch * DOT_GROUP);
-        val excess = dot_load(k, s->excess, at, TILE_ROWS, stride, t->rows, 1, 0);
-        sums = scaled_tile_prim(k, P_SUB, sums, excess, sums);
-    }
     dot_store(k, s->sums, k_int(k, 0), TILE_ROWS, k_int(k, d->nr), sums);
 }
 
-/* What inverted upper bits add to the sums of each block of the copied rows. */
+/* What takes from the sums of each block of the copied rows s->flip adds to them. */
 static void find_excess(const struct block_dot *s, int64_t rows)
 {
     const struct dot *d = &s->d;
     struct kernel *k = d->w->k;
     unsigned other = s->ta == KL_I8 ? KL_U8 : KL_I8;
-    int64_t all = d->size.batch * d->size.k;
     val block = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
     val sums = block_zero(k, rows, DOT_GROUP), ones = dot_splat(k, k_bits(k, other, 1), DOT_GROUP, DOT_GROUP);
     for (int64_t at = 0; at < d->size.k; at += DOT_GROUP) {
-        val first = ix_add(k, ix_scale(k, block, d->size.k), k_int(k, at));
-        sums = dot_mma(k, MMA_CHAIN, dot_load(k, s->rows, first, TILE_ROWS, k_int(k, all), rows, DOT_GROUP, 0), ones,
-                       sums);
+        val first = ix_add(k, rows_block(s, block), k_int(k, at));
+        val a = dot_load(k, s->rows, first, TILE_ROWS, k_int(k, d->size.k), rows, DOT_GROUP, 0);
+        sums = dot_mma(k, MMA_CHAIN, a, ones, sums);
     }
-    sums = scaled_tile_prim(k, P_MUL, sums, k_bits(k, KL_I32, (uint32_t)(s->tb == KL_I8 ? 128 : -128)), sums);
-    dot_store(k, s->excess, ix_scale(k, block, DOT_GROUP), TILE_ROWS, k_int(k, d->size.batch * DOT_GROUP), sums);
+    val offset = k_bits(k, KL_I32, (uint32_t)(s->tb == KL_I8 ? -s->offset : s->offset));
+    sums = scaled_tile_prim(k, P_MUL, sums, offset, sums);
+    dot_store(k, s->excess, ix_scale(k, block, d->mr * DOT_GROUP), TILE_ROWS, k_int(k, DOT_GROUP), sums);
     k_end(k, block);
 }
 
@@ -243,6 +261,25 @@ static void clear_scaled(const struct block_dot *s, const struct block_tile *t, 
     for (int64_t i = 0; i < t->rows; i++)
         k_store(k, buf, total_at(s, i), k_splat(k, k_bits(k, KL_F32, dtype_bits(KL_F32, zero))), s->d.w->pred);
     dot_end_columns(&s->d);
+}
+
+/* Prefetches what a block a few blocks on is scaled by.  In memory this is far from the block at hand, unlike what is
+ * multiplied. */
+static void prefetch_scales(const struct block_dot *s, const struct block_tile *t)
+{
+    struct dot d = s->d;
+    struct lowering *w = d.w;
+    struct kernel *k = w->k;
+    val coord[KL_MAX_RANK] = {0};
+    d.batch_index = ix_add(k, d.batch_index, k_int(k, BLOCKS_AHEAD));
+    dot_result_coord(&d, t->m0, t->n0, coord);
+    lower_point(w);
+    w->anchor_value = k_bits(k, KL_I32, 0);
+    val first = k->ninst;
+    lower_at(w, w->g->node[s->sum].in[0], coord);
+    for (val v = first, end = k->ninst; v < end; v++)
+        if (k->inst[v].op == L_LOAD && ix_depends(k, k->inst[v].a, t->tile))
+            lower_prefetch_load(w, v, first);
 }
 
 /* Adds the scaled sums of block d.batch_index to the chunk's. */
@@ -310,6 +347,8 @@ static void add_blocks(const struct block_dot *s, const struct block_tile *t, va
         byte_sums(&here, t);
     else
         plain_sums(&here, t);
+    if (s->bytes && s->d.size.m <= s->d.mr && t->tile) /* the second operand is read from memory */
+        prefetch_scales(&here, t);
     add_scaled(&here, t);
     k_end(k, number);
 }
@@ -343,27 +382,43 @@ static void scaled_rows(const struct block_dot *s, val m0, int64_t rows, val n0,
         find_excess(s, rows);
     if (whole) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), 1);
-        scaled_tile(s, &(struct block_tile){m0, ix_add(k, n0, ix_scale(k, i, s->d.nr)), rows, s->d.nr});
+        scaled_tile(s, &(struct block_tile){m0, ix_add(k, n0, ix_scale(k, i, s->d.nr)), rows, s->d.nr, i});
         k_end(k, i);
     }
     if (cols % s->d.nr)
-        scaled_tile(s, &(struct block_tile){m0, ix_add(k, n0, k_int(k, whole * s->d.nr)), rows, cols % s->d.nr});
-}
-
-static void scaled_strip(const struct block_dot *s, val n0, int64_t cols)
-{
-    struct kernel *k = s->d.w->k;
-    int64_t tiles = s->d.size.m / s->d.mr, rest = s->d.size.m % s->d.mr;
-    if (tiles) {
-        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles), 1);
-        scaled_rows(s, ix_scale(k, i, s->d.mr), s->d.mr, n0, cols);
-        k_end(k, i);
-    }
-    if (rest)
-        scaled_rows(s, k_int(k, tiles * s->d.mr), rest, n0, cols);
+        scaled_tile(s, &(struct block_tile){m0, ix_add(k, n0, k_int(k, whole * s->d.nr)), rows, cols % s->d.nr, 0});
 }
 
 /* ---- the kernel ---- */
+
+/* Opens an `if` around the parts numbered below `full`, or around the last one, which has `rest` elements, if there are
+ * both, and sets the length of these parts; 0: there is no `if`. */
+static val if_part(struct kernel *k, val number, int64_t length, int64_t part, bool last, int64_t *here)
+{
+    int64_t full = length / part, rest = length % part;
+    *here = last ? rest : full ? part : 0;
+    return full && rest ? k_if(k, k_prim(k, last ? P_EQ : P_LT, number, k_int(k, full), 0)) : 0;
+}
+
+/* The task of one strip and one tile of rows. */
+static void scaled_tasks(const struct block_dot *s, val strip, val tile)
+{
+    struct kernel *k = s->d.w->k;
+    val n0 = ix_scale(k, strip, s->strip), m0 = ix_scale(k, tile, s->d.mr);
+    for (int last = 0; last < 2; last++) {
+        int64_t cols, rows;
+        val here = if_part(k, strip, s->d.size.n, s->strip, last, &cols);
+        for (int below = 0; below < 2 && cols; below++) {
+            val inner = if_part(k, tile, s->d.size.m, s->d.mr, below, &rows);
+            if (rows)
+                scaled_rows(s, m0, rows, n0, cols);
+            if (inner)
+                k_end(k, inner);
+        }
+        if (here)
+            k_end(k, here);
+    }
+}
 
 void dot_scaled_emit(struct block_dot *s, const struct schedule *schedule)
 {
@@ -385,17 +440,10 @@ void dot_scaled_emit(struct block_dot *s, const struct schedule *schedule)
     s->parts = s->totals = k_buf(k, BUF_SCRATCH, KL_F32, d->mr * d->nr, 0);
     if (s->chunks > 1)
         s->parts = k_buf(k, BUF_SCRATCH, KL_F32, d->mr * d->nr, 0);
-    int64_t full = d->size.n / s->strip, rest = d->size.n % s->strip;
     struct tasks t;
-    val number = lower_tasks(w, full + (rest != 0), 0, &t);
-    for (int tail = 0; tail < 2; tail++) {
-        if (tail ? !rest : !full)
-            continue;
-        val guard = full && rest ? k_if(k, k_prim(k, tail ? P_EQ : P_LT, number, k_int(k, full), 0)) : 0;
-        scaled_strip(s, tail ? k_int(k, full * s->strip) : ix_scale(k, number, s->strip), tail ? rest : s->strip);
-        if (guard)
-            k_end(k, guard);
-    }
+    int64_t tiles = dot_parts(d->size.m, d->mr);
+    val number = lower_tasks(w, dot_parts(d->size.n, s->strip) * tiles, 0, &t);
+    scaled_tasks(s, ix_div(k, number, tiles), ix_mod(k, number, tiles));
     lower_tasks_end(w, &t);
 }
 

@@ -2,8 +2,9 @@
 #include "lower_dot.h"
 #include "passes/lower/lower_schedule.h"
 
-/* MAX_WORDS: words of a column in a block, whose loads are unrolled. */
-enum { MAX_BLOCK = 256, MAX_WORDS = 16, SCALED_ROWS = 8, STRIP_VECTORS = 4, FEW_STRIPS = 16 };
+/* MAX_WORDS: words of a column in a block, whose loads are unrolled.  FEW_REGISTERS: the least number; tiles have half
+ * as many rows as there are. */
+enum { MAX_BLOCK = 256, MAX_WORDS = 16, FEW_REGISTERS = 16, STRIP_VECTORS = 4, FEW_STRIPS = 16 };
 
 /* Is the load v of an element of one byte, of which it is `side` elements from one column to the next, and one along
  * the contraction? */
@@ -62,6 +63,46 @@ static bool has_word_order(struct block_dot *s, int64_t packed)
     return s->words;
 }
 
+/* The largest number that the unsigned byte v may be. */
+static uint64_t max_byte(const struct kernel *k, val v)
+{
+    const struct linst *i = &k->inst[v], *b = &k->inst[i->b];
+    if (i->op < L_PRIM || b->op != L_CONST || i->dtype != KL_U8)
+        return UINT8_MAX;
+    uint64_t x = max_byte(k, i->a), by = b->imm & UINT8_MAX, all = 1;
+    while (all <= (x | by))
+        all *= 2;
+    return i->op == L_OP(P_AND) ? (x < by ? x : by) : i->op == L_OP(P_XOR) ? all - 1 : UINT8_MAX;
+}
+
+val dot_scaled_unsigned(const struct kernel *k, val v, int64_t *offset)
+{
+    const struct linst *sub = &k->inst[v], *bits = &k->inst[sub->a], *by = &k->inst[sub->b];
+    bool is = sub->op == L_OP(P_SUB) && sub->dtype == KL_I8 && by->op == L_CONST && bits->op == L_OP(P_BITS) &&
+              k->inst[bits->a].dtype == KL_U8 && max_byte(k, bits->a) <= INT8_MAX;
+    *offset = is ? (int8_t)by->imm : 0;
+    return *offset >= 0 && is ? bits->a : 0;
+}
+
+/* Finds by how much the second operand's bytes are changed. */
+static void find_offset(struct block_dot *s)
+{
+    struct trial t;
+    s->offset = 128;
+    if (!s->has_order || !s->flip || s->tb != KL_I8)
+        return;
+    if (trial_begin(&t, s->d.w)) {
+        struct dot copy = s->d;
+        int64_t offset;
+        copy.w = &t.w;
+        copy.batch_index = k_int(t.w.k, 0);
+        val x = dot_stored_element(&copy, true, k_int(t.w.k, 0), k_int(t.w.k, 0));
+        if (dot_scaled_unsigned(t.w.k, x, &offset))
+            s->offset = offset;
+    }
+    trial_end(&t, s->d.w);
+}
+
 /* Can instructions for bytes multiply the operands?  The elements of a column have to be adjacent in memory, or
  * words of them beside those of the next columns. */
 static bool has_byte_order(struct block_dot *s)
@@ -83,7 +124,22 @@ bool dot_scaled_fits(struct block_dot *s)
 {
     bool processor = !s->d.w->chooser->caps->is_gpu;
     s->has_order = processor && has_byte_order(s);
+    find_offset(s);
     return processor;
+}
+
+/* The columns of a task.  One tile of rows reads the second operand once, in the order of memory.  Several tiles read
+ * it again from the cache of the core, and copy their rows for each strip, so that strips are wide. */
+static int64_t strip_columns(const struct block_dot *s, int64_t tiles, int64_t nr)
+{
+    const struct dot *d = &s->d;
+    int64_t strip = STRIP_VECTORS * nr, column = d->size.k * d->size.batch / (s->has_order ? s->order.packed : 1);
+    if (d->size.n / strip * tiles < FEW_STRIPS)
+        return nr;
+    while (tiles > 1 && dot_parts(d->size.n, 2 * strip) * tiles >= FEW_STRIPS && strip < d->size.n &&
+           4 * strip * column <= d->w->chooser->caps->l2_bytes)
+        strip *= 2;
+    return strip;
 }
 
 bool dot_scaled_choose(struct block_dot *s, struct schedule *to)
@@ -92,7 +148,8 @@ bool dot_scaled_choose(struct block_dot *s, struct schedule *to)
     const struct caps *caps = d->w->chooser->caps;
     bool open = !d->w->chooser->want;
     if (open) {
-        int64_t tiles = dot_parts(d->size.m, SCALED_ROWS);
+        int64_t rows = (caps->vector_regs > FEW_REGISTERS ? caps->vector_regs : FEW_REGISTERS) / 2;
+        int64_t tiles = dot_parts(d->size.m, rows < MAX_ROWS ? rows : MAX_ROWS);
         to->dot_scaled.mr = (uint16_t)dot_parts(d->size.m, tiles);
         to->dot_scaled.nr = (uint16_t)(caps->vector_bytes / 4);
         to->dot_scaled.bytes = s->has_order;
@@ -103,13 +160,12 @@ bool dot_scaled_choose(struct block_dot *s, struct schedule *to)
                                mr, nr);
     if (!to->width)
         to->width = (uint16_t)nr;
-    if (!to->dot_scaled.strip) {
-        int64_t several = (int64_t)STRIP_VECTORS * nr;
-        to->dot_scaled.strip = (uint32_t)(d->size.n / several >= FEW_STRIPS ? several : nr);
-    }
+    int64_t tiles = dot_parts(d->size.m, mr);
+    if (!to->dot_scaled.strip)
+        to->dot_scaled.strip = (uint32_t)strip_columns(s, tiles, nr);
     if (open)
-        to->grain = lower_grain(dot_parts(d->size.n, to->dot_scaled.strip),
-                                d->size.m * to->dot_scaled.strip * d->size.k * d->size.batch / 16);
+        to->grain = lower_grain(dot_parts(d->size.n, to->dot_scaled.strip) * tiles,
+                                (int64_t)mr * to->dot_scaled.strip * d->size.k * d->size.batch / 16);
     return true;
 }
 

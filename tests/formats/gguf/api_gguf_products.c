@@ -4,7 +4,7 @@
 #include "tests/support/api_check.h"
 #include <kiln/train.h>
 
-enum { MAX_ROWS = 16, MAX_N = 96, MAX_K = 512 };
+enum { MAX_ROWS = 40, MAX_N = 96, MAX_K = 512 };
 static kl_device cpu, ref;
 static float x[MAX_ROWS * MAX_K], got[4][MAX_ROWS * MAX_N], weights[MAX_N * MAX_K], rounded[MAX_ROWS * MAX_K];
 
@@ -76,7 +76,7 @@ static void compare(const struct gguf_blocks *t, struct shape s, uint8_t special
     free(data.v);
 }
 
-/* A row has the same bits alone, with all others, and in pieces. */
+/* A row has the same bits alone, with all others, and in pieces of one, two and three tiles of rows. */
 static void any_rows(const char *name)
 {
     static float whole[MAX_ROWS * MAX_N], part[MAX_ROWS * MAX_N];
@@ -84,8 +84,9 @@ static void any_rows(const char *name)
     struct gguf_bytes data = gguf_made(gguf_type_called(name), s.n, s.k, 0);
     kl_file *f = kl_file_open_bytes("blocks.gguf", data.v, data.n);
     product(f, cpu, true, false, 0, s, whole);
-    for (unsigned piece = 1; piece < 10; piece += piece == 1 ? 6 : 2) /* 1, 7, 9 */
-        for (unsigned at = 0; at < MAX_ROWS; at += piece) {
+    static const unsigned pieces[] = {1, 7, 9, 16, 17};
+    for (int i = 0; i < 5; i++)
+        for (unsigned at = 0, piece = pieces[i]; at < MAX_ROWS; at += piece) {
             struct shape here = {piece < MAX_ROWS - at ? piece : MAX_ROWS - at, s.n, s.k};
             product(f, cpu, true, false, at, here, part);
             check_at(!memcmp(part, whole + at * s.n, here.m * s.n * sizeof *part), __LINE__, name);
@@ -98,7 +99,8 @@ int main(void)
 {
     /* around the columns of a tile and of a strip, and the rows of a tile */
     static const struct shape shapes[] = {{1, 16, 512}, {9, 15, 256}, {2, 17, 256}, {8, 80, 256}, {1, 32, 256},
-                                          {7, 31, 512}, {3, 64, 256}, {1, 1, 256}, {5, 48, 512}, {1, 96, 256}};
+                                          {7, 31, 512}, {3, 64, 256}, {1, 1, 256}, {5, 48, 512}, {1, 96, 256},
+                                          {16, 64, 256}, {17, 80, 256}, {33, 31, 256}};
     enum { SHAPES = sizeof shapes / sizeof *shapes };
     uint32_t state = 3;
     cpu = kl_device_cpu(), ref = kl_device_named("ref");

@@ -233,7 +233,8 @@ static ref interleaved_rows(struct graph *g, unsigned dtype, const struct shape 
  * added over the blocks, in chunks of several lengths. */
 struct graph *scope_block_dot(struct digits *d)
 {
-    static const int64_t heights[] = {1, 2, 3, 8, 9, 17}, widths[] = {1, 2, 3, 5, 8, 15, 16, 17, 24, 32, 33, 70, 80};
+    static const int64_t heights[] = {1, 2, 3, 8, 9, 17, 40};
+    static const int64_t widths[] = {1, 2, 3, 5, 8, 15, 16, 17, 24, 32, 33, 70, 80};
     static const int64_t blocks[] = {1, 3, 4, 8, 12, 16, 32, 64}, counts[] = {1, 2, 3, 5};
     struct graph *g = graph_new("block_dot");
     int64_t m = DIGIT_OF(d, heights), n = DIGIT_OF(d, widths), block = DIGIT_OF(d, blocks), count = DIGIT_OF(d, counts);
