@@ -75,18 +75,33 @@ peers_for_peers() {
     export KILN_TEST_PYTHON=$peers/bin/python KILN_TEST_PEERS=$here KILN_TEST_MKL=$peers/mkl_any_vendor.so
 }
 
+# Installs llama.cpp, built here: pip may keep one that was built for another processor.
+build_llamacpp() { # FOLDER CMAKE-OPTION ..
+    CMAKE_ARGS="${*:2}" "$1/bin/pip" install --quiet --no-cache-dir --force-reinstall llama-cpp-python
+}
+
+# Does llama.cpp end in the products of quantized weights?  On some virtual machines its code for AMX's tiles does, by
+# an illegal instruction.
+llamacpp_ends() {
+    "$folder/llm" --smoke --case Q8_0 --json "$parts/ends" >/dev/null 2>&1 && grep -q '"missing"' "$parts/ends"
+}
+
 # llama.cpp for bench/peers/llm.c, built for this processor, and the folder of its models.
 peer_for_llm() {
     local peer=$folder/../llamacpp
+    local -a no_amx=(-DGGML_NATIVE=OFF -DGGML_AVX_VNNI=ON -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON
+                     -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON) # all else that processors with AMX have
     mkdir -p "$folder/../llm"
     export KILN_TEST_LLM=$folder/../llm
-    if ! [ -e "$peer/ready" ]; then
-        echo "installing llama.cpp ..." >&2
-        # built here: pip may keep one that was built for another processor
-        python3 -m venv "$peer" && CMAKE_ARGS=-DGGML_NATIVE=ON "$peer/bin/pip" install --quiet --no-cache-dir \
-            llama-cpp-python && touch "$peer/ready" || return 0
-    fi
     export KILN_TEST_PYTHON=$peer/bin/python KILN_TEST_LLM_TURNS=$folder/../../bench/peers/llm_turns.py
+    [ -e "$peer/ready" ] && return
+    echo "installing llama.cpp ..." >&2
+    python3 -m venv "$peer" && build_llamacpp "$peer" -DGGML_NATIVE=ON || return 0
+    if grep -qw amx_tile /proc/cpuinfo && llamacpp_ends; then
+        echo "building llama.cpp again, without AMX ..." >&2
+        build_llamacpp "$peer" "${no_amx[@]}" || return 0
+    fi
+    touch "$peer/ready"
 }
 
 # PyTorch for bench/gpu/gpu_steps.c: the python3 that is there, if its PyTorch has a GPU.  Nothing is installed.

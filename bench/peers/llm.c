@@ -249,46 +249,59 @@ static double read_time(float *array, double bytes)
     return (measure_now() - start) * bytes / (STREAM * sizeof(float));
 }
 
-static bool measure_type(struct bench *b, kl_device device, const char *type, int threads)
+/* What measures a type: a model, llama.cpp, and an array for the speed of memory. */
+struct measured { struct run r; struct peer p; float *array; const char *type, *path; int threads; };
+
+static bool measure_work(struct bench *b, struct measured *m, enum work w)
 {
-    char path[512], name[64], line[64];
-    struct run r;
-    struct peer p;
-    float *array = limit_array(STREAM);
-    if (!model_path(b, type, path) || !array)
-        return false;
-    bool ok = run_open(&r, device, path);
-    start_llamacpp(&p, threads);
-    for (int w = 0; w < WORKS && ok; w++) {
-        struct samples own = {0}, peer = {0}, limit = {0};
-        double ratios[ROUNDS];
-        int n = 0, rounds = bench_rounds(b, ROUNDS);
-        for (int i = 0; i < rounds && ok; i++) {
-            double took = kiln_turn(&r, w), other = -1;
-            ok = took > 0;
-            samples_add(&own, took);
-            samples_add(&limit, read_time(array, weight_bytes(&r.m)));
-            if (peer_ask(&p, line, sizeof line, "%d %s %d %s", threads, works[w],
-                         w == WHOLE_PROMPT ? PROMPT : TOKENS, path))
-                other = strtod(line, NULL);
-            if (other > 0) {
-                samples_add(&peer, other);
-                ratios[n++] = other / took;
-            }
-        }
-        snprintf(name, sizeof name, "%s-%s", works[w], type);
-        double least = w == WHOLE_PROMPT ? 0 : samples_median(&limit) * 1e6;
-        struct result *row = bench_add(b, name, "kiln", threads, &own, "us", 0, least);
-        if (n) {
-            bench_baseline(row, "llama.cpp", measure_quantile(ratios, n, 0.5));
-            bench_add(b, name, "llama.cpp", threads, &peer, "us", 0, 0);
-        } else {
-            bench_missing(b, name, "llama.cpp", threads, p.why);
+    char name[64], line[64];
+    struct samples own = {0}, peer = {0}, limit = {0};
+    double ratios[ROUNDS];
+    int n = 0, rounds = bench_rounds(b, ROUNDS);
+    for (int i = 0; i < rounds; i++) {
+        double took = kiln_turn(&m->r, w), other = -1;
+        if (took <= 0)
+            return false;
+        samples_add(&own, took);
+        samples_add(&limit, read_time(m->array, weight_bytes(&m->r.m)));
+        if (peer_ask(&m->p, line, sizeof line, "%d %s %d %s", m->threads, works[w],
+                     w == WHOLE_PROMPT ? PROMPT : TOKENS, m->path))
+            other = strtod(line, NULL);
+        if (other > 0) {
+            samples_add(&peer, other);
+            ratios[n++] = other / took;
         }
     }
-    peer_end(&p);
-    run_close(&r);
-    limit_array_free(array, STREAM);
+    snprintf(name, sizeof name, "%s-%s", works[w], m->type);
+    double least = w == WHOLE_PROMPT ? 0 : samples_median(&limit) * 1e6;
+    struct result *row = bench_add(b, name, "kiln", m->threads, &own, "us", 0, least);
+    if (n) {
+        bench_baseline(row, "llama.cpp", measure_quantile(ratios, n, 0.5));
+        bench_add(b, name, "llama.cpp", m->threads, &peer, "us", 0, 0);
+    } else {
+        bench_missing(b, name, "llama.cpp", m->threads, m->p.why);
+    }
+    return true;
+}
+
+/* Measures a type, and prints its rows as soon as they are there: all take 20 minutes. */
+static bool measure_type(struct bench *b, kl_device device, const char *type, int threads)
+{
+    char path[512];
+    struct measured m = {.array = limit_array(STREAM), .type = type, .path = path, .threads = threads};
+    if (!model_path(b, type, path) || !m.array)
+        return false;
+    bool ok = run_open(&m.r, device, path);
+    start_llamacpp(&m.p, threads);
+    for (int w = 0; w < WORKS && ok; w++) {
+        uint32_t before = b->results.n;
+        ok = measure_work(b, &m, (enum work)w);
+        struct results made = {.row = b->results.row + before, .n = b->results.n - before};
+        results_table(&made, stderr);
+    }
+    peer_end(&m.p);
+    run_close(&m.r);
+    limit_array_free(m.array, STREAM);
     return ok;
 }
 
