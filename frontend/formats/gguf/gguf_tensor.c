@@ -15,6 +15,7 @@ struct split_tensor {
     uint8_t *part[GGUF_PARTS];          /* NULL: there is none */
     unsigned bytes[GGUF_PARTS];         /* of an element */
     int64_t each[GGUF_PARTS];           /* elements of the tensor that have one of the part */
+    int64_t count[GGUF_PARTS];          /* elements of the part for one row */
 };
 
 static bool has_super(const struct blocks_kind *k) { return k->scales >= SCALES_SUPER; }
@@ -23,17 +24,27 @@ static bool has_minimum(const struct blocks_kind *k)
     return k->scales == SCALES_F16_MINIMUM || k->scales == SCALES_SUPER_MINIMUM;
 }
 
-/* Stores number i of a row's elements of a part. */
-static void put_scale(const struct split_tensor *s, int part, int64_t row, int64_t i, const void *value)
+/* Stores a row's scales or minimums, `count` from number `first` on, whose values are `apart` bytes apart. */
+static void put_scales(const struct split_tensor *s, int part, int64_t row, int64_t first, unsigned count,
+                       const void *values, size_t apart)
 {
-    int64_t n = s->row / s->each[part], at = s->interleaved ? i * s->rows + row : row * n + i;
-    memcpy(s->part[part] + (size_t)at * s->bytes[part], value, s->bytes[part]);
+    const uint8_t *from = values;
+    size_t bytes = s->bytes[part], step = bytes * (size_t)(s->interleaved ? s->rows : 1);
+    uint8_t *to = s->part[part];
+    if (!to)
+        return;
+    to += bytes * (size_t)(s->interleaved ? first * s->rows + row : row * s->count[part] + first);
+    for (unsigned i = 0; i < count; i++, from += apart, to += step) {
+        to[0] = from[0];
+        if (bytes == 2)
+            to[1] = from[1];
+    }
 }
 
 static void put_ints(const struct split_tensor *s, int64_t row, int64_t first, const int8_t *q)
 {
     uint8_t bytes[BLOCKS_MAX];
-    int64_t n = s->kind->elements / s->packed, row_bytes = s->row / s->packed, at = first / s->packed;
+    int64_t n = s->kind->elements / s->packed, row_bytes = s->count[PART_INTS], at = first / s->packed;
     if (s->packed == 1)
         memcpy(bytes, q, (size_t)n);
     for (int64_t i = 0; i < n && s->packed > 1; i += 16) /* whole blocks have 16 bytes or more */
@@ -52,16 +63,12 @@ static void put_block(const struct split_tensor *s, int64_t row, int64_t block, 
 {
     const struct blocks_kind *k = s->kind;
     unsigned subs = k->elements / k->sub_block;
+    bool super = has_super(k); /* each sub-block has a number, else all of them the block's one */
     put_ints(s, row, block * k->elements, p->q);
-    for (unsigned i = 0; i < subs; i++) {
-        put_scale(s, PART_SCALE, row, block * subs + i, has_super(k) ? (const void *)&p->scale[i] : p->d);
-        if (has_minimum(k))
-            put_scale(s, PART_MINIMUM, row, block * subs + i, has_super(k) ? (const void *)&p->minimum[i] : p->m);
-    }
-    if (s->part[PART_SUPER_SCALE])
-        put_scale(s, PART_SUPER_SCALE, row, block, p->d);
-    if (s->part[PART_SUPER_MINIMUM])
-        put_scale(s, PART_SUPER_MINIMUM, row, block, p->m);
+    put_scales(s, PART_SCALE, row, block * subs, subs, super ? (const void *)p->scale : p->d, super);
+    put_scales(s, PART_MINIMUM, row, block * subs, subs, super ? (const void *)p->minimum : p->m, super);
+    put_scales(s, PART_SUPER_SCALE, row, block, 1, p->d, 0);
+    put_scales(s, PART_SUPER_MINIMUM, row, block, 1, p->m, 0);
 }
 
 static void split_all(const struct split_tensor *s, const uint8_t *from)
@@ -83,8 +90,9 @@ static bool split_begin(struct split_tensor *s)
     for (int i = 0; i < GGUF_PARTS; i++) {
         s->bytes[i] = i == PART_INTS || (i <= PART_MINIMUM && has_super(k)) ? 1 : 2;
         s->each[i] = i == PART_INTS ? s->packed : i <= PART_MINIMUM ? k->sub_block : k->elements;
+        s->count[i] = s->row / s->each[i];
         if (has[i])
-            ok &= (s->part[i] = malloc((size_t)(s->rows * (s->row / s->each[i])) * s->bytes[i] + 1)) != NULL;
+            ok &= (s->part[i] = malloc((size_t)(s->rows * s->count[i]) * s->bytes[i] + 1)) != NULL;
     }
     return ok;
 }
@@ -94,7 +102,7 @@ static kl_tensor part_tensor(const struct split_tensor *s, int part, const struc
                              kl_dtype dtype)
 {
     int rank = e->is.rank, last = rank - 1;
-    int64_t dims[KL_MAX_RANK], n = s->row / s->each[part];
+    int64_t dims[KL_MAX_RANK], n = s->count[part];
     if (!s->part[part])
         return kl_none;
     memcpy(dims, e->is.dims, sizeof dims);
@@ -111,7 +119,7 @@ static kl_tensor part_tensor(const struct split_tensor *s, int part, const struc
 /* The scales widened to f32, in memory of their own; NULL: out of memory. */
 static uint8_t *wide_scales(const struct split_tensor *s)
 {
-    size_t n = (size_t)(s->rows * (s->row / s->each[PART_SCALE]));
+    size_t n = (size_t)(s->rows * s->count[PART_SCALE]);
     float *wide = malloc(n * sizeof *wide + 1);
     for (size_t i = 0; wide && i < n; i++)
         wide[i] = blocks_half(s->part[PART_SCALE] + 2 * i);
