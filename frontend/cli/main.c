@@ -100,12 +100,12 @@ const struct cli_command cli_commands[] = {
      cli_summary},
     {"quantize", "IN OUT.gguf --type TYPE [--embedding TYPE]",
      "write the tensors of a GGUF or safetensors file, or of an index of several (.index.json), as GGUF,\n"
-     "      matrices as q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, f16, bf16 or f32; these stay as\n"
-     "      they are: tensors of one axis and of integers, and tables of embeddings (names with embd, embed, wte. or\n"
-     "      wpe.), unless --embedding names a type for them; rows whose length is no multiple of a type's block (256\n"
-     "      elements of types with k, 32 of others) become q4_0 for q2_k and q3_k, q5_0 for q4_k, q5_1 for q5_k, q8_0\n"
-     "      for q6_k, or stay; names and metadata are copied, but for general.file_type and\n"
-     "      general.quantization_version, which are llama.cpp's", cli_quantize},
+     "      matrices as q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4, f16, bf16\n"
+     "      or f32; these stay as they are: tensors of one axis and of integers, and tables of embeddings (names with\n"
+     "      embd, embed, wte. or wpe.), unless --embedding names a type for them; rows whose length is no multiple of\n"
+     "      a type's block (256 elements of types with k and of iq4_xs, 32 of others) become q4_0 for q2_k and q3_k,\n"
+     "      q5_0 for q4_k, q5_1 for q5_k, q8_0 for q6_k, iq4_nl for iq4_xs, or stay; names and metadata are copied,\n"
+     "      but for general.file_type and general.quantization_version, which are llama.cpp's", cli_quantize},
     {"export", "FILE -o FILE.onnx [--bind NAME=NUMBER ..]",
      "a graph as an ONNX model: its inputs, states and slots become inputs", cli_export},
     {"train-log", "FILE.jsonl [-o FILE.html]", "curves of the loss and rate of a training run (kl_train_loop.log)",

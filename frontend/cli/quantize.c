@@ -19,6 +19,7 @@ static const struct quantize_type {
     {"Q4_0", 2, 32, 4.5, NULL}, {"Q4_1", 3, 32, 5, NULL}, {"Q5_0", 8, 32, 5.5, NULL}, {"Q5_1", 9, 32, 6, NULL},
     {"Q8_0", 7, 32, 8.5, NULL}, {"Q2_K", 10, 256, 2.625, "Q4_0"}, {"Q3_K", 11, 256, 3.4375, "Q4_0"},
     {"Q4_K", 14, 256, 4.5, "Q5_0"}, {"Q5_K", 16, 256, 5.5, "Q5_1"}, {"Q6_K", 18, 256, 6.5625, "Q8_0"},
+    {"IQ4_NL", 25, 32, 4.5, NULL}, {"IQ4_XS", 30, 256, 4.25, "IQ4_NL"}, {"MXFP4", 38, 32, 4.25, NULL},
 };
 enum { QUANTIZE_TYPES = sizeof quantize_types / sizeof *quantize_types };
 

@@ -41,4 +41,13 @@ void encode_q4_k(const float *x, uint8_t *p);
 void encode_q5_k(const float *x, uint8_t *p);
 void encode_q6_k(const float *x, uint8_t *p);
 
+/* ---- gguf_encode_iq.c ---- */
+void encode_iq4_nl(const float *x, uint8_t *p);
+void encode_iq4_xs(const float *x, uint8_t *p);
+void encode_mxfp4(const float *x, uint8_t *p);
+
+/* ---- gguf_blocks.c ---- */
+extern const int8_t blocks_iq4_values[16];   /* what codes of IQ4 stand for */
+extern const int8_t blocks_mxfp4_values[16]; /* and those of MXFP4, with half the scale */
+
 #endif

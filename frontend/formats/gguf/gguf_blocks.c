@@ -138,14 +138,13 @@ static void split_q6_k(const uint8_t *p, struct blocks_parts *to)
     }
 }
 
-/* The values that codes of IQ4 stand for. */
-static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const int8_t blocks_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 static void split_iq4_nl(const uint8_t *p, struct blocks_parts *to)
 {
     memcpy(to->d, p, 2);
     for (unsigned i = 0; i < 32; i++)
-        to->q[i] = iq4_values[blocks_nibble(p + 2, i)];
+        to->q[i] = blocks_iq4_values[blocks_nibble(p + 2, i)];
 }
 
 /* Bytes: d, 2 of upper bits of 8 scales of 6 bits, 4 of their lower ones, 128 of elements. */
@@ -158,7 +157,7 @@ static void split_iq4_xs(const uint8_t *p, struct blocks_parts *to)
         to->scale[sub] = (int8_t)((int)(low | (high >> (2 * sub) & 3) << 4) - 32);
     }
     for (unsigned i = 0; i < 256; i++)
-        to->q[i] = iq4_values[blocks_nibble(p + 8 + i / 32 * 16, i % 32)];
+        to->q[i] = blocks_iq4_values[blocks_nibble(p + 8 + i / 32 * 16, i % 32)];
 }
 
 /* The bits of the bf16 2^exponent, from its least one, 2^-133, on. */
@@ -167,14 +166,15 @@ static unsigned blocks_power(int exponent)
     return exponent < -126 ? 1U << (exponent + 133) : (unsigned)(exponent + 127) << 7;
 }
 
+const int8_t blocks_mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 /* OCP Microscaling FP4: a power of two, 32 elements of 1 + 2 + 1 bits, here times two. */
 static void split_mxfp4(const uint8_t *p, struct blocks_parts *to)
 {
-    static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     unsigned half = blocks_power((int)p[0] - 128);
     to->d[0] = (uint8_t)half, to->d[1] = (uint8_t)(half >> 8);
     for (unsigned i = 0; i < 32; i++)
-        to->q[i] = doubled[blocks_nibble(p + 1, i)];
+        to->q[i] = blocks_mxfp4_values[blocks_nibble(p + 1, i)];
 }
 
 const struct blocks_kind *blocks_kind_of(enum file_blocks kind)

@@ -109,8 +109,9 @@ typedef struct kl_file_item {
     kl_file *file;       /* if it is not NULL: the elements of a tensor of this file, read while they are written */
     const char *from;    /*   its name there; NULL: `name` */
     /* GGUF: how elements are stored.  NULL: by their dtype, and those of a GGUF file as they are there.  "F32", "F16"
-     * and "BF16" round; "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0" (blocks of 32 elements of the last axis) and "Q2_K",
-     * "Q3_K", "Q4_K", "Q5_K", "Q6_K" (blocks of 256) quantize floats.  Upper or lower case. */
+     * and "BF16" round; "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4" (blocks of 32 elements of the last
+     * axis) and "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS" (blocks of 256) quantize floats.  Upper or lower
+     * case. */
     const char *type;
 } kl_file_item;
 typedef struct kl_file_pair {
