@@ -4,6 +4,19 @@
 #define KILN_CODEGEN_H
 #include "ir/loop/loop.h"
 
+/* The architecture that this library was built for: as struct caps names it, which is part of the keys on disk, and its
+ * number in <elf.h>. */
+#if defined(__x86_64__)
+#define HOST_ARCH "x86_64"
+#define HOST_ELF_MACHINE EM_X86_64
+#elif defined(__aarch64__)
+#define HOST_ARCH "aarch64"
+#define HOST_ELF_MACHINE EM_AARCH64
+#else
+#define HOST_ARCH ""
+#define HOST_ELF_MACHINE EM_NONE
+#endif
+
 /* Machine code as a relocatable object with one function, `kernel`. It has no external symbols, so it can be kept on
  * disk and loaded without the generator. */
 struct code {
@@ -71,7 +84,7 @@ bool backend_identity(const char *name, char *text, size_t size);
 /* A file by its path, number, size and times; false: there is none. */
 bool file_identity(const char *path, char *text, size_t size);
 
-/* ---- objload.c: loads an object made by a backend: x86-64 ELF; other machines report an error ---- */
+/* ---- objload.c: loads an object made by a backend: ELF of x86-64 or AArch64; other machines report an error ---- */
 struct loaded {
     kernel_fn *fn;
     size_t size;      /* of its code */

@@ -67,6 +67,27 @@ static bool put_processor(struct writing *w)
     identity_put(w, "registers %08x%08x\nprocessors %ld\n", hi, lo, sysconf(_SC_NPROCESSORS_ONLN));
     return !w->full;
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+/* The kind of each core (MIDR_EL1), where the system tells it, and the features that programs may use. */
+static bool put_processor(struct writing *w)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN), caches[] = {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE,
+                                                        _SC_LEVEL3_CACHE_SIZE};
+    for (long i = 0; i < n && !w->full; i++) {
+        char path[80], kind[32] = "";
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/regs/identification/midr_el1", i);
+        FILE *f = fopen(path, "r");
+        bool known = f && fgets(kind, sizeof kind, f);
+        if (f) fclose(f);
+        if (!known) break;
+        identity_put(w, "core %s", kind);
+    }
+    for (size_t i = 0; i < sizeof caches / sizeof *caches; i++) identity_put(w, "cache %ld\n", sysconf((int)caches[i]));
+    identity_put(w, "features %lx %lx\nprocessors %ld\n", getauxval(AT_HWCAP), getauxval(AT_HWCAP2), n);
+    return !w->full;
+}
 #else
 static bool put_processor(struct writing *w)
 {

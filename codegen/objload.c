@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
 
 enum { MAX_SECTIONS = 64, STUB = 16 };
 
@@ -30,6 +30,132 @@ struct object {
     struct err *e;
 };
 
+/* One relocation, of `width` bytes at `at`; all sums are modulo 2^64, because the file determines the values. */
+struct relocation {
+    unsigned type;
+    uint8_t *at;
+    uint64_t pc;                 /* the address of `at` */
+    uint64_t symbol;             /* the address of the symbol */
+    uint64_t code;               /* where code jumps to for it: its stub, if it is imported */
+    uint64_t addend;
+    uint8_t *entry;              /* of the symbol in the table of addresses */
+};
+
+/* ---- relocations of each processor ---- */
+
+enum relocated { RELOCATED, OUT_OF_REACH, UNKNOWN_TYPE };
+
+static bool fits_bits(uint64_t v, unsigned bits) /* as a signed number */
+{
+    return v + (UINT64_C(1) << (bits - 1)) < UINT64_C(1) << bits;
+}
+
+#if defined(__x86_64__)
+#define OBJECT_MACHINE_NAME "x86-64"
+
+static void stub_write(uint8_t *stub, const uint8_t *entry) /* jmp *entry(%rip) */
+{
+    int32_t rel = (int32_t)(entry - (stub + 6));
+    stub[0] = 0xff, stub[1] = 0x25;
+    memcpy(stub + 2, &rel, 4);
+}
+
+static size_t relocation_width(unsigned type) { return type == R_X86_64_64 ? 8 : 4; }
+
+static enum relocated relocation_apply(const struct relocation *r)
+{
+    uint64_t v = r->symbol + r->addend;
+    switch (r->type) {
+    case R_X86_64_64: memcpy(r->at, &v, 8); return RELOCATED;
+    case R_X86_64_PC32:
+    case R_X86_64_PLT32: v = r->code + r->addend - r->pc; break;
+    case R_X86_64_GOTPCREL:
+    case R_X86_64_GOTPCRELX:
+    case R_X86_64_REX_GOTPCRELX:
+        memcpy(r->entry, &r->symbol, 8);
+        v = (uint64_t)(uintptr_t)r->entry + r->addend - r->pc;
+        break;
+    default: return UNKNOWN_TYPE;
+    }
+    memcpy(r->at, &v, 4); /* the low bytes come first */
+    return fits_bits(v, 32) ? RELOCATED : OUT_OF_REACH;
+}
+
+#else
+#define OBJECT_MACHINE_NAME "AArch64"
+
+static void stub_write(uint8_t *stub, const uint8_t *entry) /* the address is in the stub: its reach is short */
+{
+    static const uint32_t code[2] = {0x58000050, 0xd61f0200}; /* ldr x16, #8; br x16 */
+    memcpy(stub, code, 8);
+    memcpy(stub + 8, entry, 8);
+}
+
+static size_t relocation_width(unsigned type)
+{
+    return type == R_AARCH64_ABS64 || type == R_AARCH64_PREL64 ? 8 : type == R_AARCH64_PREL16 ? 2 : 4;
+}
+
+/* The low `bits` bits of v become those of the instruction from bit `shift` on. */
+static void put_field(uint8_t *at, uint64_t v, unsigned shift, unsigned bits)
+{
+    uint32_t inst, mask = ((UINT32_C(1) << bits) - 1) << shift;
+    memcpy(&inst, at, 4);
+    inst = (inst & ~mask) | ((uint32_t)(v << shift) & mask);
+    memcpy(at, &inst, 4);
+}
+
+/* adrp: the number of pages of 4 KB from this instruction's to that of `to`. */
+static enum relocated put_page(uint8_t *at, uint64_t pc, uint64_t to)
+{
+    uint64_t bytes = (to & ~UINT64_C(0xfff)) - (pc & ~UINT64_C(0xfff)), pages = bytes >> 12;
+    put_field(at, pages, 29, 2);
+    put_field(at, pages >> 2, 5, 19);
+    return fits_bits(bytes, 33) ? RELOCATED : OUT_OF_REACH;
+}
+
+/* A load's or store's offset within a page, in units of the 2^scale bytes that it accesses. */
+static enum relocated put_offset(uint8_t *at, uint64_t to, unsigned scale)
+{
+    put_field(at, (to & 0xfff) >> scale, 10, 12);
+    return to & ((1u << scale) - 1) ? OUT_OF_REACH : RELOCATED;
+}
+
+static enum relocated put_relative(uint8_t *at, uint64_t v, size_t bytes)
+{
+    memcpy(at, &v, bytes); /* the low bytes come first */
+    return bytes == 8 || fits_bits(v, 8 * (unsigned)bytes) ? RELOCATED : OUT_OF_REACH;
+}
+
+static enum relocated relocation_apply(const struct relocation *r)
+{
+    uint64_t v = r->symbol + r->addend, jump = r->code + r->addend - r->pc;
+    uint64_t entry = (uint64_t)(uintptr_t)r->entry;
+    switch (r->type) {
+    case R_AARCH64_ABS64: return put_relative(r->at, v, 8);
+    case R_AARCH64_PREL64: return put_relative(r->at, v - r->pc, 8);
+    case R_AARCH64_PREL32: return put_relative(r->at, v - r->pc, 4);
+    case R_AARCH64_PREL16: return put_relative(r->at, v - r->pc, 2);
+    case R_AARCH64_CALL26:
+    case R_AARCH64_JUMP26:
+        put_field(r->at, jump >> 2, 0, 26);
+        return fits_bits(jump, 28) && !(jump & 3) ? RELOCATED : OUT_OF_REACH;
+    case R_AARCH64_ADR_PREL_PG_HI21: return put_page(r->at, r->pc, v);
+    case R_AARCH64_ADD_ABS_LO12_NC:
+    case R_AARCH64_LDST8_ABS_LO12_NC: return put_offset(r->at, v, 0);
+    case R_AARCH64_LDST16_ABS_LO12_NC: return put_offset(r->at, v, 1);
+    case R_AARCH64_LDST32_ABS_LO12_NC: return put_offset(r->at, v, 2);
+    case R_AARCH64_LDST64_ABS_LO12_NC: return put_offset(r->at, v, 3);
+    case R_AARCH64_LDST128_ABS_LO12_NC: return put_offset(r->at, v, 4);
+    case R_AARCH64_ADR_GOT_PAGE: memcpy(r->entry, &r->symbol, 8); return put_page(r->at, r->pc, entry);
+    case R_AARCH64_LD64_GOT_LO12_NC: return put_offset(r->at, entry, 3);
+    }
+    return UNKNOWN_TYPE;
+}
+#endif
+
+/* ---- the object ---- */
+
 static bool object_bad(struct object *o, const char *what)
 {
     return err_set(o->e, KL_ERR_COMPILE, "object code is damaged: %s", what);
@@ -43,8 +169,8 @@ static bool read_headers(struct object *o)
 {
     const Elf64_Ehdr *h = (const Elf64_Ehdr *)(const void *)o->file;
     if (o->size < sizeof *h || memcmp(h->e_ident, ELFMAG, SELFMAG) || h->e_ident[EI_CLASS] != ELFCLASS64 ||
-        h->e_type != ET_REL || h->e_machine != EM_X86_64)
-        return object_bad(o, "not an x86-64 ELF object");
+        h->e_type != ET_REL || h->e_machine != HOST_ELF_MACHINE)
+        return object_bad(o, "not an " OBJECT_MACHINE_NAME " ELF object");
     if (h->e_shentsize != sizeof(Elf64_Shdr) || h->e_shnum > MAX_SECTIONS || h->e_shoff % 8 ||
         !in_file(o, h->e_shoff, h->e_shnum * sizeof(Elf64_Shdr)))
         return object_bad(o, "section headers");
@@ -108,7 +234,7 @@ static void *object_import(const char *name)
 #endif
 }
 
-/* The address of symbol i; *stub: it is imported, so code within 2 GB reaches it through its stub or table entry. */
+/* The address of symbol i; *imported: code reaches it through its stub or table entry. */
 static bool symbol_address(struct object *o, size_t i, uint64_t *addr, bool *imported)
 {
     *imported = false;
@@ -128,53 +254,32 @@ static bool symbol_address(struct object *o, size_t i, uint64_t *addr, bool *imp
     *addr = (uint64_t)(uintptr_t)p;
     *imported = true;
     memcpy(o->map + o->got + 8 * i, addr, 8);
-    uint8_t *stub = o->map + o->stubs + STUB * i; /* jmp *got(%rip) */
-    int32_t rel = (int32_t)((int64_t)(o->got + 8 * i) - (int64_t)(o->stubs + STUB * i + 6));
-    stub[0] = 0xff, stub[1] = 0x25;
-    memcpy(stub + 2, &rel, 4);
+    stub_write(o->map + o->stubs + STUB * i, o->map + o->got + 8 * i);
     return true;
 }
-
-static bool fits_int32(int64_t v) { return v == (int32_t)v; }
 
 static bool relocate_one(struct object *o, unsigned target, const Elf64_Rela *r)
 {
     unsigned type = (unsigned)ELF64_R_TYPE(r->r_info);
-    size_t sym = ELF64_R_SYM(r->r_info), width = type == R_X86_64_64 ? 8 : 4;
-    uint64_t s = 0;
+    size_t sym = ELF64_R_SYM(r->r_info), width = relocation_width(type);
     bool imported;
-    if (type == R_X86_64_NONE)
+    if (!type)
         return true;
     if (r->r_offset > o->sh[target].sh_size || o->sh[target].sh_size - r->r_offset < width)
         return object_bad(o, "relocation offset");
-    if (!symbol_address(o, sym, &s, &imported))
+    struct relocation x = {.type = type, .addend = (uint64_t)r->r_addend};
+    if (!symbol_address(o, sym, &x.symbol, &imported))
         return false;
-    uint8_t *at = o->map + o->at[target] + r->r_offset;
-    /* modulo 2^64, because the file determines the values */
-    uint64_t pc = (uint64_t)(uintptr_t)at, addend = (uint64_t)r->r_addend, v;
-    switch (type) {
-    case R_X86_64_64:
-        v = s + addend;
-        memcpy(at, &v, 8);
-        return true;
-    case R_X86_64_PC32:
-    case R_X86_64_PLT32:
-        v = (imported ? (uint64_t)(uintptr_t)(o->map + o->stubs + STUB * sym) : s) + addend - pc;
-        break;
-    case R_X86_64_GOTPCREL:
-    case R_X86_64_GOTPCRELX:
-    case R_X86_64_REX_GOTPCRELX:
-        memcpy(o->map + o->got + 8 * sym, &s, 8);
-        v = (uint64_t)(uintptr_t)(o->map + o->got + 8 * sym) + addend - pc;
-        break;
-    default:
-        return err_set(o->e, KL_ERR_COMPILE, "object code has relocations of unknown type %u", type);
+    x.at = o->map + o->at[target] + r->r_offset;
+    x.pc = (uint64_t)(uintptr_t)x.at;
+    x.code = imported ? (uint64_t)(uintptr_t)(o->map + o->stubs + STUB * sym) : x.symbol;
+    x.entry = o->map + o->got + 8 * sym;
+    switch (relocation_apply(&x)) {
+    case RELOCATED: return true;
+    case OUT_OF_REACH: return object_bad(o, "relocation out of reach");
+    case UNKNOWN_TYPE: break;
     }
-    if (!fits_int32((int64_t)v))
-        return object_bad(o, "relocation out of reach");
-    int32_t v32 = (int32_t)v;
-    memcpy(at, &v32, 4);
-    return true;
+    return err_set(o->e, KL_ERR_COMPILE, "object code has relocations of unknown type %u", type);
 }
 
 static const Elf64_Sym *kernel_symbol(const struct object *o)
@@ -239,6 +344,8 @@ bool object_load(const struct code *c, struct loaded *out, struct err *e)
     bool ok = read_headers(&o) && lay_out(&o) && object_relocate(&o);
     if (ok && !(out->fn = find_kernel(&o)))
         ok = object_bad(&o, "no function 'kernel'");
+    if (ok)
+        __builtin___clear_cache((char *)o.map, (char *)o.map + o.map_size);
     if (ok && mprotect(o.map, o.map_size, PROT_READ | PROT_EXEC))
         ok = err_set(e, KL_ERR_MEMORY, "the system does not let memory become executable");
     if (!ok) {

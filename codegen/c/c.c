@@ -13,6 +13,9 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 
 extern char **environ;
 
@@ -21,13 +24,23 @@ static struct caps host;
 static struct err host_err;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void c_backend_init(void)
+/* The processor: its name, what its features are, and registers of vectors.  NULL, or what it lacks. */
+#if defined(__aarch64__)
+#define BRANCH_PROTECTION "-mbranch-protection=none"
+static const char *c_processor(void)
 {
-    FILE *f = popen("cc --version 2>/dev/null", "r"), *cpu = fopen("/proc/cpuinfo", "r");
-    char line[4096] = "";
-    bool there = f && fgets(line, sizeof line, f);
-    line[strcspn(line, "\n")] = 0;
-    snprintf(version, sizeof version, "%.180s sources %s", line, C_SOURCES);
+    snprintf(host.name, sizeof host.name, HOST_ARCH);
+    snprintf(host.features, sizeof host.features, "hwcap %lx %lx", getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
+    host.vector_bytes = 16;
+    host.vector_regs = 32;
+    return NULL;
+}
+#elif defined(__x86_64__)
+#define BRANCH_PROTECTION "-fcf-protection=none"
+static const char *c_processor(void)
+{
+    FILE *cpu = fopen("/proc/cpuinfo", "r");
+    char line[4096];
     while (cpu && fgets(line, sizeof line, cpu))
         if (!strncmp(line, "model name", 10) && strchr(line, ':'))
             snprintf(host.name, sizeof host.name, "%.*s", (int)strcspn(strchr(line, ':') + 2, "\n"),
@@ -35,22 +48,38 @@ static void c_backend_init(void)
         else if (!strncmp(line, "flags", 5))
             snprintf(host.features, sizeof host.features, "flags %016llx",
                      (unsigned long long)bytes_hash(line, strlen(line)).lo);
-    if (f)
-        pclose(f);
     if (cpu)
         fclose(cpu);
     bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl");
     host.vector_bytes = wide ? 64 : 32;
     host.vector_regs = wide ? 32 : 16;
+    bool all = __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    return all ? NULL : "this processor lacks avx2, fma or f16c";
+}
+#else
+#define BRANCH_PROTECTION "-fPIC"
+static const char *c_processor(void) { return "kernels are not loaded on this kind of processor"; }
+#endif
+
+static void c_backend_init(void)
+{
+    FILE *f = popen("cc --version 2>/dev/null", "r");
+    char line[4096] = "";
+    bool there = f && fgets(line, sizeof line, f);
+    line[strcspn(line, "\n")] = 0;
+    snprintf(version, sizeof version, "%.180s sources %s", line, C_SOURCES);
+    if (f)
+        pclose(f);
+    const char *lacks = c_processor();
     host.threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     host.l1_bytes = 32 << 10;
     host.l2_bytes = 1 << 20;
     host.l3_bytes = 8 << 20;
     if (!there)
         err_set(&host_err, KL_ERR_DEVICE, "there is no compiler cc");
-    else if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c"))
-        err_set(&host_err, KL_ERR_DEVICE, "this processor lacks avx2, fma or f16c");
+    else if (lacks)
+        err_set(&host_err, KL_ERR_DEVICE, "%s", lacks);
 }
 
 static const char *c_version(void)
@@ -83,7 +112,7 @@ static int run_compiler(const char *output, const char *source, const char *mess
     const char *const arg[] = {"cc", "-O2", "-march=native", "-fPIC", "-std=gnu17", "-w", "-fwrapv", "-fno-math-errno",
                                "-ffp-contract=off", "-fno-strict-aliasing", "-fno-builtin",
                                "-fno-tree-loop-distribute-patterns", "-fno-stack-protector",
-                               "-fno-asynchronous-unwind-tables", "-fcf-protection=none",
+                               "-fno-asynchronous-unwind-tables", BRANCH_PROTECTION,
                                strrchr(output, '.')[1] == 's' ? "-S" : "-c", "-o", output, source, NULL};
     posix_spawn_file_actions_t to;
     pid_t pid;

@@ -720,6 +720,10 @@ bool emit_kernel(const struct kernel *k, const char *name, const struct caps *ta
     if (gpu)
         return err_set(e, KL_ERR_COMPILE, "kernel %s has %s, which runs on a GPU only", k->name, gpu);
     m->x86 = target_is(target, "x86_64");
+    m->arm = target_is(target, "aarch64");
+    m->dotprod = target_has(target, "dotprod");
+    m->i8mm = target_has(target, "i8mm");
+    m->bf16 = m->arm && target_has(target, "bf16");
     m->vnni = target_has(target, "avx512vnni") || target_has(target, "avxvnni");
     m->dot2 = target_has(target, "avx512bf16") && target_has(target, "avx512vl");
     m->v = mem_alloc(k->ninst * sizeof *m->v);

@@ -52,7 +52,10 @@ struct emitter {
     unsigned width, native, parts; /* lanes of the open vector loop, of one vector, vectors per value */
     unsigned vector_bytes;
     bool x86;                     /* the target is x86-64 */
+    bool arm;                     /* it is AArch64 */
     bool vnni;                    /* the processor has instructions that add four products of bytes to a sum */
+    bool dotprod, i8mm;           /* AArch64: the same, of bytes that are both signed or not; of u8 by i8 */
+    bool bf16;                    /* AArch64: it rounds f32 to bf16 */
     bool dot2;                    /* the processor has an instruction that adds two products of bf16 to a sum */
     LLVMTypeRef i1, i8, i64, ptr;
     struct err *e;
@@ -153,6 +156,7 @@ bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n);
 /* ---- target.c ---- */
 bool target_is(const struct caps *c, const char *arch); /* x86_64 or aarch64 */
 bool target_has(const struct caps *c, const char *feature);
+void target_host_features(char *features, size_t size); /* AArch64: as LLVM's list of them */
 /* Sets the registers' size and number, and the supported mma, of a processor with the features of *c. */
 void target_vectors(struct caps *c);
 /* The processor of that name, except "native" and details that only it knows. false: *e lists the names. */

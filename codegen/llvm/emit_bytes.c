@@ -6,7 +6,8 @@
  * for each four of them; where its columns are not adjacent in memory they are transposed in registers.  On a
  * processor without such instructions for bytes (VNNI's vpdpbusd, unsigned by signed), bytes become 16-bit integers,
  * even ones and odd ones, whose products are added in pairs (pmaddwd).  This is exact, too: no such sum comes near
- * 32 bits. */
+ * 32 bits.  AArch64 has sdot and udot of bytes that are both signed or not (dotprod), and usdot (i8mm); without the
+ * former, products of 16 bits are added in pairs, and these in pairs. */
 #include "emit.h"
 
 enum { PLAIN = 1, QUADS = 2 };
@@ -211,6 +212,45 @@ static LLVMValueRef bytes_even_or_odd(struct emitter *m, unsigned dtype, LLVMVal
     return LLVMBuildAShr(m->b, odd ? y : LLVMBuildShl(m->b, y, byte, ""), byte, "");
 }
 
+/* AArch64: sum + the four products of bytes in each word of a and b, both vectors of 16, both signed or not. */
+static LLVMValueRef add_four_alike(struct emitter *m, LLVMValueRef sum, bool is_signed, LLVMValueRef a, LLVMValueRef b)
+{
+    LLVMTypeRef words = LLVMTypeOf(sum), eight = LLVMVectorType(LLVMInt16TypeInContext(m->ctx), 8);
+    if (m->dotprod)
+        return intrinsic(m, is_signed ? "llvm.aarch64.neon.sdot" : "llvm.aarch64.neon.udot",
+                         (LLVMTypeRef[]){words, LLVMTypeOf(a)}, 2, (LLVMValueRef[]){sum, a, b}, 3);
+    LLVMValueRef pairs[2];
+    for (unsigned half = 0; half < 2; half++) {
+        unsigned lane[8];
+        for (unsigned l = 0; l < 8; l++)
+            lane[l] = 8 * half + l;
+        LLVMValueRef x[2] = {shuffle(m, a, NULL, lane, 8), shuffle(m, b, NULL, lane, 8)};
+        LLVMValueRef product = intrinsic(m, is_signed ? "llvm.aarch64.neon.smull" : "llvm.aarch64.neon.umull", &eight,
+                                         1, x, 2);
+        pairs[half] = intrinsic(m, is_signed ? "llvm.aarch64.neon.saddlp" : "llvm.aarch64.neon.uaddlp",
+                                (LLVMTypeRef[]){words, eight}, 2, &product, 1);
+    }
+    return LLVMBuildAdd(m->b, sum, intrinsic(m, "llvm.aarch64.neon.addp", &words, 1, pairs, 2), "");
+}
+
+/* AArch64: the same of any types.  Without usdot, u * s = (u - 128) * s + 2 * 64 * s, modulo 2^32. */
+static LLVMValueRef add_four_neon(struct emitter *m, LLVMValueRef sum, unsigned ta, LLVMValueRef a, unsigned tb,
+                                  LLVMValueRef b)
+{
+    LLVMTypeRef bytes = LLVMVectorType(m->i8, 16);
+    a = LLVMBuildBitCast(m->b, a, bytes, "");
+    b = LLVMBuildBitCast(m->b, b, bytes, "");
+    if (ta == tb)
+        return add_four_alike(m, sum, ta == KL_I8, a, b);
+    LLVMValueRef u = ta == KL_U8 ? a : b, s = ta == KL_U8 ? b : a, half = const_int(bytes, 64);
+    if (m->i8mm)
+        return intrinsic(m, "llvm.aarch64.neon.usdot", (LLVMTypeRef[]){LLVMTypeOf(sum), bytes}, 2,
+                         (LLVMValueRef[]){sum, u, s}, 3);
+    sum = add_four_alike(m, sum, true, LLVMBuildXor(m->b, u, const_int(bytes, 128), ""), s);
+    sum = add_four_alike(m, sum, true, half, s);
+    return add_four_alike(m, sum, true, half, s);
+}
+
 /* sum + the four products of bytes in each 32-bit word of a and b. */
 static LLVMValueRef add_four(struct emitter *m, LLVMValueRef sum, unsigned ta, LLVMValueRef a, unsigned tb,
                              LLVMValueRef b)
@@ -219,6 +259,8 @@ static LLVMValueRef add_four(struct emitter *m, LLVMValueRef sum, unsigned ta, L
                                        "llvm.x86.avx512.vpdpbusd.512"}; /* of AVX-VNNI, too */
     static const char *const two[] = {"llvm.x86.sse2.pmadd.wd", "llvm.x86.avx2.pmadd.wd",
                                       "llvm.x86.avx512.pmaddw.d.512"};
+    if (m->arm)
+        return add_four_neon(m, sum, ta, a, tb, b);
     unsigned lanes = LLVMGetVectorSize(LLVMTypeOf(sum)), size = lanes == 4 ? 0 : lanes == 8 ? 1 : 2;
     if (m->vnni && ta != tb)
         return intrinsic(m, four[size], NULL, 0, ta == KL_U8 ? (LLVMValueRef[]){sum, a, b}
@@ -250,9 +292,11 @@ bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n)
     const struct linst *i = &m->k->inst[v], *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];
     LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
     LLVMValueRef column[MAX_TILE_SIDE];
-    bool fits = m->x86 && is_byte(a->dtype) && i->dtype == KL_I32 && fours_of_rows(b);
-    for (unsigned q = 0; q < n && fits; q++)
-        fits = emit_chunk(m, i->cols, q).lanes >= 4;
+    bool fits = (m->x86 || m->arm) && is_byte(a->dtype) && i->dtype == KL_I32 && fours_of_rows(b);
+    for (unsigned q = 0; q < n && fits; q++) {
+        unsigned lanes = emit_chunk(m, i->cols, q).lanes;
+        fits = m->x86 ? lanes >= 4 : lanes == 4;
+    }
     for (unsigned four = 0; fits && four < b->rows / 4u; four++) {
         for (unsigned q = 0; q < n; q++) {
             LLVMTypeRef words = LLVMVectorType(i32, emit_chunk(m, i->cols, q).lanes);

@@ -101,7 +101,15 @@ static LLVMValueRef prim_const_f32(struct emitter *m, LLVMTypeRef t, double numb
 }
 
 static LLVMValueRef f32_of_bf16(struct emitter *m, LLVMValueRef h) { HALF_TYPES(h) F32_OF_BF16(h) }
-static LLVMValueRef bf16_of_f32(struct emitter *m, LLVMValueRef x) { HALF_TYPES(x) BF16_OF_F32(x) }
+static LLVMValueRef bf16_of_f32(struct emitter *m, LLVMValueRef x)
+{
+    HALF_TYPES(x)
+    if (m->bf16) { /* bfcvt rounds as BF16_OF_F32 does, NaN included */
+        LLVMValueRef half = LLVMBuildFPTrunc(m->b, x, type_like_shape(LLVMBFloatTypeInContext(m->ctx), x), "");
+        return LLVMBuildBitCast(m->b, half, type_like_shape(LLVMInt16TypeInContext(m->ctx), x), "");
+    }
+    BF16_OF_F32(x)
+}
 static LLVMValueRef flush_f32(struct emitter *m, LLVMValueRef x) { HALF_TYPES(x) FLUSH_F32(x) }
 
 static LLVMValueRef fma_flushed(struct emitter *m, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)

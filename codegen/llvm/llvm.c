@@ -27,13 +27,6 @@ static LLVMTargetMachineRef spare[MAX_SPARE];
 static unsigned nspare;
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool has_feature(const char *f)
-{
-    char key[32];
-    snprintf(key, sizeof key, "+%s,", f);
-    return strstr(host.features, key) != NULL;
-}
-
 static int64_t cache_size(int name, int64_t otherwise)
 {
     long n = sysconf(name);
@@ -96,7 +89,13 @@ static void llvm_init(void)
     LLVMInitializeNativeAsmPrinter();
     host.triple = LLVMGetDefaultTargetTriple();
     host.cpu = LLVMGetHostCPUName();
+#if defined(__aarch64__)
+    static char features[sizeof host.caps.features];
+    target_host_features(features, sizeof features);
+    host.features = features;
+#else
     host.features = LLVMGetHostCPUFeatures();
+#endif
     if (LLVMGetTargetFromTriple(host.triple, &host.target, &why)) {
         err_set(&host.err, KL_ERR_DEVICE, "LLVM: no target for %s: %s", host.triple, why);
         LLVMDisposeMessage(why);
@@ -108,11 +107,11 @@ static void llvm_init(void)
     host.caps.vector_bytes = 16; /* the widest access that the thread sanitizer's pass instruments */
     host.caps.vector_regs = 16;
 #endif
-    if (!has_feature("fma"))
+#if defined(__x86_64__)
+    if (!target_has(&host.caps, "fma"))
         err_set(&host.err, KL_ERR_DEVICE,
                 "LLVM: this processor (%s) has no fused multiply-add, which Kiln's arithmetic needs", host.cpu);
-#if defined(__x86_64__)
-    if (!has_feature("f16c"))
+    if (!target_has(&host.caps, "f16c"))
         err_set(&host.err, KL_ERR_DEVICE, "LLVM: this processor (%s) does not convert half floats (f16c)", host.cpu);
 #endif
 }

@@ -1,6 +1,11 @@
-/* The processors for which programs are compiled ahead of time. */
+/* What code generation knows of a processor: its vectors, its features, and those for which programs are compiled
+ * ahead of time. */
+#include "codegen/codegen.h"
 #include "emit.h"
 #include <string.h>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 
 bool target_has(const struct caps *c, const char *f)
 {
@@ -13,14 +18,6 @@ bool target_has(const struct caps *c, const char *f)
     return false;
 }
 
-#if defined(__x86_64__)
-#define HOST_ARCH "x86_64"
-#elif defined(__aarch64__)
-#define HOST_ARCH "aarch64"
-#else
-#define HOST_ARCH ""
-#endif
-
 bool target_is(const struct caps *c, const char *arch) { return !strcmp(*c->arch ? c->arch : HOST_ARCH, arch); }
 
 void target_vectors(struct caps *c)
@@ -30,9 +27,28 @@ void target_vectors(struct caps *c)
     c->vector_bytes = wide ? 64 : target_has(c, "avx2") ? 32 : 16;
     c->vector_regs = wide || target_is(c, "aarch64") ? 32 : 16;
     c->half_vectors = wide && !strcmp(c->name, "znver4"); /* its units have 256 bits */
-    c->mma_bytes = x86 ? 4 : 0;
+    c->mma_bytes = x86 || target_is(c, "aarch64") ? 4 : 0;
     c->dot2 = x86 && wide && target_has(c, "avx512bf16");
 }
+
+#if defined(__aarch64__)
+/* Bits of the auxiliary vector (Linux's arch/arm64/include/uapi/asm/hwcap.h), and what LLVM calls these features. */
+static const struct { const char *name; unsigned long type; unsigned bit; } reported[] = {
+    {"neon", AT_HWCAP, 1}, {"lse", AT_HWCAP, 8}, {"fullfp16", AT_HWCAP, 10}, {"dotprod", AT_HWCAP, 20},
+    {"sve", AT_HWCAP, 22}, {"i8mm", AT_HWCAP2, 13}, {"bf16", AT_HWCAP2, 14},
+};
+
+/* LLVM reads /proc/cpuinfo, which has not all of them. */
+void target_host_features(char *features, size_t size)
+{
+    size_t n = 0;
+    *features = 0;
+    for (size_t i = 0; i < sizeof reported / sizeof *reported && n < size; i++) {
+        bool has = getauxval(reported[i].type) >> reported[i].bit & 1;
+        n += (size_t)snprintf(features + n, size - n, "%s%c%s", i ? "," : "", has ? '+' : '-', reported[i].name);
+    }
+}
+#endif
 
 /* The levels of the x86-64 psABI that have fused multiply-adds and half floats; AArch64 always has both. */
 #define LEVEL3 "+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+popcnt,+sse4.2"
@@ -41,6 +57,8 @@ static const struct { const char *cpu, *arch, *name, *features; } list[] = {
     {"x86-64-v3", "x86_64", "x86-64-v3", LEVEL3},
     {"x86-64-v4", "x86_64", "x86-64-v4", LEVEL3 ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"},
     {"aarch64", "aarch64", "generic", "+neon"},
+    {"armv8.4-a", "aarch64", "generic", "+neon,+lse,+dotprod"}, /* of features that kernels use, what the level has */
+    {"armv8.6-a", "aarch64", "generic", "+neon,+lse,+dotprod,+i8mm,+bf16"},
 };
 enum { NAMES = sizeof list / sizeof *list };
 

@@ -67,7 +67,7 @@ const struct cli_command cli_commands[] = {
      "compile graphs to an object that runs without Kiln's compiler, linked with libkiln-aot.a, or with --emit c\n"
      "      to one C99 file (-o FILE.c) that needs nothing and has its declarations, too; a model's weights are in\n"
      "      it, or with --weights file beside it, in FILE.weights; TARGET, which may also be given by --cpu: baseline\n"
-     "      (also without it), x86-64 (level v3), x86-64-v3, x86-64-v4, aarch64, native: this machine", cli_compile},
+     "      (also without it), x86-64 (v3), x86-64-v3, x86-64-v4, aarch64, armv8.4-a, armv8.6-a, native", cli_compile},
     {"kernel", "FILE.loop [--stage STAGE] [--target TARGET] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
      "           [--output bN=FILE.npy] [--bf16-bits] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},

@@ -23,8 +23,8 @@ extern "C" {
 /* Zeros are the defaults. */
 typedef struct kl_compile_options {
     const char *prefix; /* prefix of all names in the header: a C identifier; NULL: derived from the trace's name */
-    /* The processor: "baseline" (also NULL), the oldest of this machine's architecture that Kiln supports, x86-64-v3 on
-     * x86-64; "x86-64" (the same level), "x86-64-v3", "x86-64-v4", "aarch64"; or "native", this machine's. */
+    /* The processor: "baseline" (also NULL), the oldest of this machine's architecture that Kiln supports; "x86-64"
+     * (v3, the baseline there), "x86-64-v3", "x86-64-v4", "aarch64", "armv8.4-a", "armv8.6-a"; "native", this one. */
     const char *cpu;
     /* The values of states that the trace only reads are stored in the object.  A run uses them where the pointer in
      * its arguments is NULL. */

@@ -18,10 +18,14 @@
 #include "image_format.h"
 #include "passes/passes.h"
 
-/* The required features of an x86-64 processor, by names that both the code generator and the compiler accept. */
+/* The features that a processor may have to have: of x86-64, by names that both the code generator and the compiler
+ * accept; of AArch64, by LLVM's names, and the bits of Linux's auxiliary vector. */
 #define IMAGE_FEATURES(X)                                                                                       \
     X(avx2) X(fma) X(bmi) X(bmi2) X(avx512f) X(avx512bw) X(avx512vl) X(avx512dq) X(avx512cd) X(avx512vbmi)       \
     X(avx512ifma) X(avx512vnni) X(avx512vbmi2) X(avx512bitalg) X(avx512vpopcntdq) X(avx512bf16) X(gfni)
+#define IMAGE_FEATURES_AARCH64(X) /* numbered behind those */                                                   \
+    X(lse, AT_HWCAP, 8) X(fullfp16, AT_HWCAP, 10) X(dotprod, AT_HWCAP, 20) X(sve, AT_HWCAP, 22)                 \
+    X(i8mm, AT_HWCAP2, 13) X(bf16, AT_HWCAP2, 14)
 
 /* ---- run.c: the library ---- */
 int kiln_aot_run(const struct image *m, kernel_fn *const *kernel, const void *args);

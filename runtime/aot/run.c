@@ -4,6 +4,9 @@
 #include "runtime/runtime.h"
 #include <stdlib.h>
 #include <string.h>
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 
@@ -188,6 +191,16 @@ static bool processor_fits(uint64_t features)
     __builtin_cpu_init();
 #define X(name) have |= (uint64_t)(__builtin_cpu_supports(#name) != 0) << i++;
     IMAGE_FEATURES(X)
+#undef X
+    return !(features & ~have);
+#elif defined(__aarch64__) && defined(__linux__)
+    uint64_t have = 0;
+    unsigned i = 0;
+#define X(name) i++; /* of x86-64 */
+    IMAGE_FEATURES(X)
+#undef X
+#define X(name, type, bit) have |= (uint64_t)(getauxval(type) >> (bit) & 1) << i++;
+    IMAGE_FEATURES_AARCH64(X)
 #undef X
     return !(features & ~have);
 #else

@@ -5,6 +5,7 @@
  * each kernel is a line in /tmp/perf-PID.map, which `perf report` reads, if option "perf_map" or KILN_PERF is on. */
 #define _GNU_SOURCE
 #include "debugger.h"
+#include "codegen/codegen.h"
 #include "ir/file_signal.h"
 #include "ir/text/text.h"
 #include <elf.h>
@@ -146,7 +147,7 @@ bool symbol_file(const struct code_symbol *s, void **file, size_t *size)
         put_lines(&part[S_LINE], s);
     }
     debugger_put(&part[S_SHSTRTAB], names, sizeof names);
-    Elf64_Ehdr h = {.e_type = ET_EXEC, .e_machine = EM_X86_64, .e_version = EV_CURRENT, .e_shoff = sizeof h,
+    Elf64_Ehdr h = {.e_type = ET_EXEC, .e_machine = HOST_ELF_MACHINE, .e_version = EV_CURRENT, .e_shoff = sizeof h,
                     .e_ehsize = sizeof h,
                     .e_shentsize = sizeof(Elf64_Shdr), .e_shnum = SECTIONS, .e_shstrndx = S_SHSTRTAB};
     memcpy(h.e_ident, ELFMAG, SELFMAG);

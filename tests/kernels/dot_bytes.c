@@ -140,18 +140,20 @@ static void try(const struct product *p)
 
 /* ---- what the code is made of ---- */
 
-/* Does code for such a processor have the instruction? */
-static void has_instruction(const char *cpu, const char *features, uint32_t vector_bytes, const char *name)
+/* Does code for such a processor have the instruction, in a product of ta by tb? */
+static void has_instruction_for(const char *arch, const char *cpu, const char *features, uint32_t vector_bytes,
+                                unsigned ta, unsigned tb, const char *name)
 {
     struct product p = {.m = 20, .n = 40, .k = 64};
-    struct graph *g = product(&p, KL_U8, KL_I8);
+    struct graph *g = product(&p, ta, tb);
     struct caps caps = targets.v[0];
     struct err e = {0};
     struct code code = {0};
     snprintf(caps.name, sizeof caps.name, "%s", cpu);
     snprintf(caps.features, sizeof caps.features, "%s", features);
+    snprintf(caps.arch, sizeof caps.arch, "%s", strcmp(arch, HOST_ARCH) ? arch : "");
     caps.vector_bytes = vector_bytes;
-    caps.vector_regs = vector_bytes == 64 ? 32 : 16;
+    caps.vector_regs = vector_bytes == 64 || !strcmp(arch, "aarch64") ? 32 : 16;
     struct program *q = passes_run(g, &(struct pass_options){.fuse = true}) ? program_plan(g, &caps, false, &e) : NULL;
     if (check(q && targets.b->compile_for(q->kernel[0], &caps, EMIT_ASM, &code, &e), "%s: %s", cpu, e.msg)) {
         char *text = strndup(code.bytes, code.size);
@@ -162,6 +164,13 @@ static void has_instruction(const char *cpu, const char *features, uint32_t vect
     program_free(q);
     graph_free(g);
 }
+
+#if defined(__x86_64__)
+static void has_instruction(const char *cpu, const char *features, uint32_t vector_bytes, const char *name)
+{
+    has_instruction_for("x86_64", cpu, features, vector_bytes, KL_U8, KL_I8, name);
+}
+#endif
 
 static void add_variant(uint32_t vector_bytes)
 {
@@ -209,5 +218,12 @@ int main(void)
         has_instruction("x86-64-v3", "", 32, "vpmaddwd");
     }
 #endif
+    if (targets.n) {
+        static const char *const cpu = "generic", *const plain = "+neon", *const dotprod = "+neon,+dotprod";
+        has_instruction_for("aarch64", cpu, "+neon,+dotprod,+i8mm", 16, KL_U8, KL_I8, "usdot");
+        has_instruction_for("aarch64", cpu, dotprod, 16, KL_U8, KL_I8, "sdot");
+        has_instruction_for("aarch64", cpu, dotprod, 16, KL_U8, KL_U8, "sdot");
+        has_instruction_for("aarch64", cpu, plain, 16, KL_I8, KL_I8, "saddlp");
+    }
     return finish();
 }

@@ -44,6 +44,13 @@ static inline struct targets find_targets(void)
         add_target(&t, "x86-64-v3", 32);
         add_target(&t, "x86-64-v3", 16);
     }
+#if defined(__aarch64__)
+    if (strstr(t.v[0].features, "+i8mm")) {
+        add_target(&t, "generic", 16);
+        snprintf(t.v[t.n - 1].features, sizeof t.v->features, "+dotprod");
+    }
+    if (strstr(t.v[0].features, "+dotprod")) add_target(&t, "generic", 16);
+#endif
     return t;
 }
 

@@ -4,6 +4,14 @@
 #include <fcntl.h>
 #include <sys/wait.h>
 
+#if defined(__aarch64__)
+enum { OWN_MACHINE = EM_AARCH64, OTHER_MACHINE = EM_X86_64, RELATIVE = R_AARCH64_PREL32, JUMP = R_AARCH64_CALL26 };
+#define OWN_NAME "AArch64"
+#else
+enum { OWN_MACHINE = EM_X86_64, OTHER_MACHINE = EM_AARCH64, RELATIVE = R_X86_64_PC32, JUMP = R_X86_64_PLT32 };
+#define OWN_NAME "x86-64"
+#endif
+
 /* out[i] = in[i] + 1.5 in lanes: code, constants to relocate, and symbols. */
 static struct kernel *small_kernel(void)
 {
@@ -132,7 +140,7 @@ static struct made make(uint32_t type, const char *extern_name)
     memcpy(m.h.e_ident, ELFMAG, SELFMAG);
     m.h.e_ident[EI_CLASS] = ELFCLASS64;
     m.h.e_type = ET_REL;
-    m.h.e_machine = EM_X86_64;
+    m.h.e_machine = OWN_MACHINE;
     m.h.e_shoff = offsetof(struct made, s);
     m.h.e_shentsize = sizeof *m.s;
     m.h.e_shnum = 5;
@@ -164,10 +172,10 @@ static void refused(const struct made *m, const char *why, const char *what)
 static void test_made(void)
 {
     struct err e;
-    struct made good = make(R_X86_64_PC32, "nowhere"), m;
+    struct made good = make(RELATIVE, "nowhere"), m;
     check(loads(&good, sizeof good, &e), "an object made by hand: %s", e.msg);
-    m = make(R_X86_64_PLT32, "nowhere_at_all");
-    m.r.r_info = ELF64_R_INFO(2, R_X86_64_PLT32);
+    m = make(JUMP, "nowhere_at_all");
+    m.r.r_info = ELF64_R_INFO(2, JUMP);
     refused(&m, "nowhere_at_all", "an import names its symbol");
     m = make(99, "x");
     refused(&m, "type 99", "an unknown relocation");
@@ -180,7 +188,7 @@ static void test_made(void)
     m.r.r_addend = INT64_C(1) << 40;
     refused(&m, "out of reach", "an addend too far");
     m = good;
-    m.r.r_info = ELF64_R_INFO(77, R_X86_64_PC32);
+    m.r.r_info = ELF64_R_INFO(77, RELATIVE);
     refused(&m, "symbol number", "a relocation of a symbol that is not there");
     m = good;
     m.sym[1].st_value = 16;
@@ -189,8 +197,8 @@ static void test_made(void)
     m.str[1] = 'K';
     refused(&m, "'kernel'", "no function of that name");
     m = good;
-    m.h.e_machine = EM_AARCH64;
-    refused(&m, "x86-64", "another processor's object");
+    m.h.e_machine = OTHER_MACHINE;
+    refused(&m, OWN_NAME, "another processor's object");
     m = good;
     m.s[1].sh_size = UINT64_MAX - 8;
     refused(&m, "outside", "a section whose end wraps around");
@@ -201,7 +209,7 @@ static void test_made(void)
 
 int main(void)
 {
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
     test_made();
     struct targets t = find_targets();
     struct kernel *k = small_kernel();

@@ -151,6 +151,7 @@ static bool bind_any(struct graph *g)
 static void add(const char *path)
 {
     static const char *const cpu[] = {"baseline", "native", "x86-64-v4"};
+    static const char *const other[] = {"aarch64", "armv8.4-a", "armv8.6-a"};
     struct graph *g = load(path);
     const char *base = strrchr(path, '/') + 1;
     bool symbols = g && !strncmp(base, "agree_symbolic_", 15), ok = g && (symbols || bind_any(g));
@@ -161,8 +162,8 @@ static void add(const char *path)
         t->g = symbols ? NULL : graph_clone(g);
         snprintf(t->name, sizeof t->name, "%.*s", (int)strcspn(base, "."), base);
         t->which = k;
-        snprintf(t->cpu, sizeof t->cpu, "%s", cross ? "aarch64" : as_c ? "baseline" : has_bf16_product(g) ? "native"
-                 : cpu[nprogram % (can_v4() ? 3 : 2)]);
+        snprintf(t->cpu, sizeof t->cpu, "%s", cross ? other[nprogram % 3] : as_c ? "baseline"
+                 : has_bf16_product(g) ? "native" : cpu[nprogram % (can_v4() ? 3 : 2)]);
         t->fused = nprogram % 4 > 0;
         ok = (!symbols || bind(t, k)) && add_data(t, path) && (k || make(t, path));
         ntest += ok;
