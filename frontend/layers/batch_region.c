@@ -1,6 +1,7 @@
 /* Batching rules of region ops and custom ops: each region becomes a function that records its graph with a batch.  All
- * carried values and results of a region op are batched as soon as one of its operands is.  A condition that differs
- * over the batch, a while loop and a custom op are recorded for each element separately. */
+ * carried values and results of a region op are batched as soon as one of its operands is.  A while loop runs until no
+ * element's condition is true; an element whose is not keeps its values.  A cond whose condition differs over the batch
+ * and a custom op are recorded for each element separately. */
 #include "batch.h"
 
 /* One region of an op: its parameters come from the call, its other inputs are known here. */
@@ -96,7 +97,41 @@ static kl_status batch_scan(struct region_batch *a)
     return status;
 }
 
-/* Records the op with functions for its regions; out[] gets its results.  No operand of a while loop is batched. */
+/* Is an element's condition true? */
+static kl_status batch_while_condition(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    kl_status status = batch_first_region(ctx, in, nin, out, nout);
+    out[0] = kl_any(out[0], 0, NULL, false);
+    return status;
+}
+
+static kl_status batch_while_body(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    kl_tensor goes_on; /* [batch] */
+    kl_status status = batch_first_region(ctx, in, nin, &goes_on, 1);
+    if (status == KL_OK)
+        status = batch_second_region(ctx, in, nin, out, nout);
+    for (int64_t i = 0; i < nout && status == KL_OK; i++) {
+        kl_tensor mask = goes_on;
+        for (int rank = kl_rank(out[i]); rank > 1; rank--)
+            mask = kl_unsqueeze(mask, -1);
+        out[i] = kl_where(mask, out[i], in[i]);
+    }
+    return status;
+}
+
+static kl_status batch_while(struct region_batch *a)
+{
+    uint32_t carried = a->n->attr.region.carried;
+    bool batch = a->b->size != 0;
+    batch_region_spread(a, 0, carried);
+    if (!add_part(a, 0, carried, 0, carried, carried) || !add_part(a, 1, carried, 0, carried, carried))
+        return KL_ERR_MEMORY;
+    return kl_while(batch ? batch_while_condition : batch_first_region, batch ? batch_while_body : batch_second_region,
+                    &a->use, carried, a->in, a->out);
+}
+
+/* Records the op with functions for its regions; out[] gets its results. */
 static kl_status batch_region_op(struct region_batch *a)
 {
     uint32_t carried = a->n->attr.region.carried;
@@ -104,10 +139,7 @@ static kl_status batch_region_op(struct region_batch *a)
     case OP_cond:
         return !add_part(a, 0, 0, 0, 0, 1) || !add_part(a, 1, 0, 0, 0, 1) ? KL_ERR_MEMORY
                : kl_cond(a->in[0], batch_first_region, batch_second_region, &a->use, 0, NULL, a->nout, a->out);
-    case OP_while:
-        return !add_part(a, 0, carried, 0, carried, carried) ||
-            !add_part(a, 1, carried, 0, carried, carried) ? KL_ERR_MEMORY
-               : kl_while(batch_first_region, batch_second_region, &a->use, carried, a->in, a->out);
+    case OP_while: return batch_while(a);
     case OP_scan: return batch_scan(a);
     case OP_checkpoint:
         return !add_part(a, 0, a->nin, 0, a->nin, a->nin) ? KL_ERR_MEMORY
@@ -201,7 +233,7 @@ void batch_region(struct batch *b, ref r)
     none.size = 0;
     if (!any)
         a.b = &none;
-    bool apart = any && (n->op == OP_while || n->op == OP_custom || (n->op == OP_cond && batched[0]));
+    bool apart = any && (n->op == OP_custom || (n->op == OP_cond && batched[0]));
     if (in && batched)
         status = apart ? one_by_one(&a, in + a.nin, batched + a.nin, in + 2 * (size_t)a.nin) : batch_with_parts(&a);
     if (status && kl_check(a.out[0]) == KL_OK)

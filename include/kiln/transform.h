@@ -40,10 +40,11 @@ typedef enum kl_randomness {
 } kl_randomness;
 
 /* in_axes: the mapped axis of each in[] (negative: from the end), KL_NO_AXIS for none; NULL: 0 for all. out_axes: the
- * position of the batch axis in each out[]; NULL: 0 for all.  Ops without a batching rule are recorded once for each
- * element, with one message in the log (kl_set_log).  Calls nest.  [lazy; new handles; errors ARGUMENT: nothing is
- * mapped, no such axis, the batch is empty, batches of two lengths, random numbers; SHAPE: a tensor inside has
- * KL_MAX_RANK axes, an op without a rule in a batch of symbolic length; those of the function] */
+ * position of the batch axis in each out[]; NULL: 0 for all.  A kl_while runs until the last element is done, and the
+ * others keep their values.  Ops without a batching rule (custom ops, a kl_cond whose condition is mapped) are recorded
+ * once for each element, with one message in the log (kl_set_log).  Calls nest.  [lazy; new handles; errors ARGUMENT:
+ * nothing is mapped, no such axis, the batch is empty, batches of two lengths, random numbers; SHAPE: a tensor inside
+ * has KL_MAX_RANK axes, an op without a rule in a batch of symbolic length; those of the function] */
 KL_API_AT kl_status kl_vmap(kl_region_fn *fn, void *ctx, int64_t nin, const kl_tensor *in, const int *in_axes,
                             int64_t nout, const int *out_axes, kl_randomness randomness, kl_tensor *out);
 

@@ -43,6 +43,31 @@ static kl_tensor g_spring_back(kl_tensor x)
     return kl_odeint(spring, NULL, kl_narrow(x, 0, 0, 2), times, 1, &p, &(kl_ode_options){1e-11, 1e-11, 0});
 }
 
+static kl_status one_spring(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)nin, (void)nout;
+    out[0] = kl_odeint(spring, NULL, in[0], *(kl_tensor *)ctx, 1, &in[1], NULL);
+    return KL_OK;
+}
+
+/* Each of a batch has steps of its own: the bits that it has alone. */
+static void batch(void)
+{
+    double y[3 * 2], p[3 * 2], *all, *one;
+    kl_tensor in[2] = {noisy(1, D(3, 2), y), kl_square(noisy(4, D(3, 2), p))}, out;
+    kl_tensor t = kl_linspace(dev, KL_F64, 0, 2, 3);
+    OK(kl_vmap(one_spring, &t, 2, in, NULL, 1, NULL, KL_RANDOM_ERROR, &out));
+    SHAPE(out, 3, 3, 2);
+    all = values_of(out);
+    for (int i = 0; i < 3; i++) {
+        kl_tensor y0 = kl_squeeze(kl_narrow(in[0], 0, i, 1), 0), rates = kl_squeeze(kl_narrow(in[1], 0, i, 1), 0);
+        one = values_of(kl_odeint(spring, NULL, y0, t, 1, &rates, NULL));
+        CHECK(all && one && !memcmp(all + 6 * i, one, 6 * sizeof *one));
+        free(one);
+    }
+    free(all);
+}
+
 static void equations(void)
 {
     double times[] = {0, 0.5, 2, 2.25}, want[8];
@@ -66,6 +91,7 @@ static void equations(void)
     kl_tensor high = kl_odeint(blow_up, NULL, f64(D(1), (double[]){1}), f64(D(3), (double[]){0, 0.5, 2}), 0, NULL,
                                &(kl_ode_options){.max_steps = 200});
     NEAR_LIST(high, 1e-6, 1, 2, NAN);
+    batch();
     GRADIENT(g_spring, 8);
     GRADIENT(g_spring_back, 4);
 }

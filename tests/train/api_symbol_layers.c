@@ -228,10 +228,36 @@ static kl_status below_four(void *ctx, const kl_tensor *in, int64_t nin, kl_tens
     return KL_OK;
 }
 
+static kl_status branches(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    kl_tensor condition;
+    below_four(ctx, in, nin, &condition, 1);
+    return kl_cond(condition, grown, grown, ctx, nin, in, nout, out);
+}
+
 static kl_status loops(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     (void)nin, (void)nout;
     return kl_while(below_four, grown, ctx, 1, in, out);
+}
+
+/* Elements of a batch go on for different numbers of iterations. */
+static void test_loops(kl_device dev)
+{
+    static const float v[] = {0, 3.5f, 9, -2, 1, 1, 1, 0.5f}, want[] = {1, 4.5f, 9, -2, 2, 2, 3, 2.5f};
+    int64_t n = kl_symbol("n", 1, MAX_BATCH);
+    for (int64_t count = 1; count <= 4; count++) {
+        double wanted[8];
+        kl_tensor x, y;
+        kl_trace_begin("loops of a batch");
+        x = kl_input_symbolic(dev, KL_F32, 2, (int64_t[]){n, 2}, (int64_t[]){count, 2}, v);
+        OK(kl_vmap(loops, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, &y));
+        y = kl_keep(y);
+        OK(kl_trace_end());
+        for (int i = 0; i < 2 * count; i++)
+            wanted[i] = (double)want[i];
+        NEAR(y, 2 * count, wanted, 0);
+    }
 }
 
 static void test_errors(kl_device dev)
@@ -243,10 +269,10 @@ static void test_errors(kl_device dev)
     FAILS(kl_vmap(row_of, NULL, 2, (kl_tensor[]){x, y}, NULL, 2, NULL, KL_RANDOM_ERROR, out), KL_ERR_ARGUMENT,
           "vmap: axis 0 of in[1] of shape [m,6] has length m, but the batch of the tensors before it has n");
     kl_trace_abandon();
-    kl_trace_begin("a loop for each element");
+    kl_trace_begin("a branch for each element");
     x = rows_of(dev, true, n, 4, 2);
-    FAILS(kl_vmap(loops, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, out), KL_ERR_SHAPE,
-          "vmap: while is recorded for each element, and the batch has a symbolic length");
+    FAILS(kl_vmap(branches, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, out), KL_ERR_SHAPE,
+          "vmap: cond is recorded for each element, and the batch has a symbolic length");
     kl_trace_abandon();
     kl_trace_begin("no offsets");
     y = kl_cast(kl_narrow(rows_of(dev, true, m, 4, 2), 1, 0, 1), KL_I32);
@@ -278,6 +304,7 @@ static void test(kl_device dev)
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         same_results(dev, cases[i].name, cases[i].fn, cases[i].by_value);
+    test_loops(dev);
     test_errors(dev);
     kl_release(weight[0]), kl_release(weight[1]);
 }

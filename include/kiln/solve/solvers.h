@@ -35,8 +35,9 @@ typedef struct kl_ode_options {
 } kl_ode_options;
 
 /* y' = f(t, y, params), y = y0 at times[0]  ->  y at the times, [T, ...]; the times [T] ascend or descend.  Dormand and
- * Prince's pair of orders 5 and 4, with steps that follow the error, the same for all elements of y.  Gradients by the
- * adjoint method, for y0, the times and the parameters: integrated back with the same tolerance. */
+ * Prince's pair of orders 5 and 4, with steps that follow the error, the same for all elements of y; by kl_vmap each
+ * element of a batch has its own.  Gradients by the adjoint method, for y0, the times and the parameters: integrated
+ * back with the same tolerance. */
 KL_API_AT kl_tensor kl_odeint(kl_ode_fn *f, void *ctx, kl_tensor y0, kl_tensor times, int64_t n,
                               const kl_tensor *params, const kl_ode_options *options);
 
