@@ -411,6 +411,18 @@ static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
     return *arena + *table + r->workers * r->worker_bytes;
 }
 
+/* The devices on which the run has memory of its own: most programs have one of 64. */
+static uint64_t memory_devices(const struct run *r) { return r->x->program->devices | UINT64_C(1) << home_of(r); }
+
+/* Takes the lowest device out of a set; false: it is empty. */
+static bool next_device(uint64_t *set, unsigned *d)
+{
+    if (!*set) return false;
+    *d = (unsigned)__builtin_ctzll(*set);
+    *set &= *set - 1;
+    return true;
+}
+
 /* Is all memory that the run is about to allocate within the limits of its devices? */
 static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
 {
@@ -464,7 +476,8 @@ static bool make_workspace(struct run *r, struct err *e)
     const struct program *p = r->x->program;
     unsigned home = home_of(r);
     size_t arena, table, bytes = home_bytes(r, &arena, &table);
-    for (unsigned d = 0; d < MAX_DEVICES; d++)
+    unsigned d;
+    for (uint64_t left = p->devices; next_device(&left, &d);)
         if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new_at((int)d, (size_t)p->arena_bytes[d],
                                                                              accelerators_last_arena(r), e)))
             return false;
@@ -490,7 +503,9 @@ static bool run_program(struct run *r, struct err *e)
     for (uint32_t i = 0; i < g->state.n; i++) state[i] = r->state[i]->data;
     for (uint32_t i = 0; i < g->nout; i++) out[i] = r->out[i]->data;
     char *arena[MAX_DEVICES];
-    for (unsigned d = 0; d < MAX_DEVICES; d++) arena[d] = r->memory[d] ? r->memory[d]->data : NULL;
+    unsigned d;
+    for (uint64_t left = memory_devices(r); next_device(&left, &d);)
+        arena[d] = r->memory[d] ? r->memory[d]->data : NULL;
     struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
                       .out = out, .arena = arena};
     bool repeated = false;
@@ -535,7 +550,8 @@ static bool exec_run_with(const struct exec *x, struct buffer *const *input, str
     bool first = x->accelerated != 0, ok = within_limits(&r, state_exclusive, e);
     ok = ok && (!first || make_memory(&r, e)) && make_outputs(&r, state_exclusive, e) &&
          (first || make_memory(&r, e)) && run_program(&r, e);
-    for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
+    unsigned d;
+    for (uint64_t left = memory_devices(&r); next_device(&left, &d);) buffer_unref(r.memory[d]);
     accelerators_free(&r);
     mem_free(r.async);
     for (uint32_t i = 0; i < nout && !ok; i++) {
