@@ -14,6 +14,11 @@
 #define VULKAN_MATRIX_F16 "+matrix_f16_"
 #define VULKAN_MATRIX_BF16 "+matrix_bf16_"
 
+/* What the values in a kernel's arrays are called, by lbuf: parts separated by '.', "" where nothing is known. */
+enum { ARRAY_NAME = 96 };
+struct array_name { char text[ARRAY_NAME]; bool known; };
+struct array_names { struct array_name *array; };
+
 struct gpu_codegen {
     uint32_t abi;                                     /* the GPU_CODEGEN_ABI that it was built with */
     bool (*memory)(const kl_memory *m);               /* as in struct backend */
@@ -28,11 +33,11 @@ struct gpu_codegen {
     void (*driver_version)(int major);
     /* As gpu_caps, gpu_print and gpu_print_for (runtime/device/devices.h); features: those of the device. */
     bool (*target_caps)(const char *target, struct caps *out, struct err *e);
-    bool (*target_print)(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f,
-                         struct err *e);
-    bool (*device_print)(const struct kernel *const *k, uint32_t n, const char *language, const char *features,
-                         const char *stage, FILE *f, struct err *e);
+    bool (*target_print)(const struct kernel *const *k, const struct array_names *names, uint32_t n,
+                         const char *target, const char *stage, FILE *f, struct err *e);
+    bool (*device_print)(const struct kernel *const *k, const struct array_names *names, uint32_t n,
+                         const char *language, const char *features, const char *stage, FILE *f, struct err *e);
 };
-#define GPU_CODEGEN_ABI (1u << 16 | KERNEL_ABI) /* the first number: of this struct */
+#define GPU_CODEGEN_ABI (2u << 16 | KERNEL_ABI) /* the first number: of this struct */
 
 #endif

@@ -124,9 +124,17 @@ extern const struct backend backend_cuda, backend_hip, backend_vulkan;
 
 /* ---- target.c: struct gpu_codegen's functions of these names ---- */
 bool target_caps(const char *target, struct caps *out, struct err *e);
-bool target_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f,
-                  struct err *e);
-bool device_print(const struct kernel *const *k, uint32_t n, const char *language, const char *features,
+bool target_print(const struct kernel *const *k, const struct array_names *names, uint32_t n, const char *target,
                   const char *stage, FILE *f, struct err *e);
+bool device_print(const struct kernel *const *k, const struct array_names *names, uint32_t n, const char *language,
+                  const char *features, const char *stage, FILE *f, struct err *e);
+
+/* ---- source_names.c ---- */
+/* Appends the text of kernel k with its arrays' names behind their numbers: b3 becomes b3_weight.  names may be NULL;
+ * then only memory of the kernel's own is named. */
+void source_put_named(struct text *out, const struct kernel *k, const struct array_names *names, const char *source);
+/* Appends comment lines: the kernel's name and user's line, its schedule, its launch and its arrays. */
+void source_put_title(struct text *out, const struct kernel *k, const struct array_names *names,
+                      const struct source_info *info);
 
 #endif

@@ -45,7 +45,7 @@ static void open_phase_loop(struct emitter *m, val v)
     char x = iteration_name(m);
     int64_t base = m->phase.base, extent = m->phase.extent;
     text_put(m->t, "for (%s %c%u = %s((begin > %" PRId64 "%s ? begin : %" PRId64 "%s) - %" PRId64 "%s) + %s(%s), e%u = "
-             "%s((end < %" PRId64 "%s ? end : %" PRId64 "%s) - %" PRId64 "%s); %c%u < e%u; %c%u += %s(%s)) {\n", n, x,
+             "%s((end < %" PRId64 "%s ? end : %" PRId64 "%s) - %" PRId64 "%s); %c%u < e%u; %c%u += %s(%s)) {", n, x,
              v, n, base, l, base, l, base, l, n, m->d->block, v, n, base + extent, l, base + extent, l, base, l, x, v,
              v, x, v, n, m->d->grid);
 }
@@ -102,9 +102,9 @@ static bool loop_has_search(const struct emitter *m, val loop)
 /* "i32 v7 = i32(t...);": the number of a lane or thread, in a scope of its own. */
 static void open_thread_scope(struct emitter *m, val v, const char *number)
 {
-    const char *n = m->narrow[v] ? "i32" : "i64";
+    const char *n = m->narrow[v] ? "i32" : "i64", *what = m->k->inst[v].kind == LOOP_VECTOR ? "lanes" : "threads";
     source_line(m);
-    text_put(m->t, "{\n");
+    text_put(m->t, "{ // %" PRIu64 " %s\n", m->k->inst[m->k->inst[v].b].imm, what);
     m->depth++;
     source_line(m);
     text_put(m->t, "%s%s v%u = %s(%s);\n", m->d->local, n, v, n, number);
@@ -149,14 +149,15 @@ static void put_for(struct emitter *m, val v)
     if (blocks && m->phase.extent < m->k->extent)
         open_phase_loop(m, v);
     else if (blocks)
-        text_put(m->t, "for (%s %c%u = %s(begin) + %s(%s); %c%u < %s(end); %c%u += %s(%s)) {\n", n, x, v, n, n,
+        text_put(m->t, "for (%s %c%u = %s(begin) + %s(%s); %c%u < %s(end); %c%u += %s(%s)) {", n, x, v, n, n,
                  m->d->block, x, v, n, x, v, n, m->d->grid);
     else if (m->narrow[v])
-        text_put(m->t, "for (i32 v%u = %s; v%u < %s; v%u += %" PRIu64 ") {\n", v, source_index(m, i->a, &fits, a), v,
+        text_put(m->t, "for (i32 v%u = %s; v%u < %s; v%u += %" PRIu64 ") {", v, source_index(m, i->a, &fits, a), v,
                  source_index(m, i->b, &fits, b), v, i->imm);
     else
-        text_put(m->t, "for (i64 v%u = %s; v%u < %s; v%u += %" PRIu64 "%s) {\n", v, source_operand(m, i->a, a), v,
+        text_put(m->t, "for (i64 v%u = %s; v%u < %s; v%u += %" PRIu64 "%s) {", v, source_operand(m, i->a, a), v,
                  source_operand(m, i->b, b), v, i->imm, m->d->i64);
+    text_put(m->t, "%s\n", blocks ? " // this block's iterations" : i->kind == LOOP_REDUCE ? " // reduction" : "");
 }
 
 /* Carried values are variables that are all set at the end of an iteration. */

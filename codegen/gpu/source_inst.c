@@ -35,6 +35,10 @@ static bool emit_control(struct emitter *m, val v)
     switch (i->op) {
     case L_SYNC: /* a launch executes one phase */
         kernel_phase(m->k, &m->phase);
+        text_put(m->t, "\n");
+        source_line(m);
+        text_put(m->t, "// the phase of iterations %" PRId64 " to %" PRId64 "\n", m->phase.base,
+                 m->phase.base + m->phase.extent);
         return true;
     case L_SLOT:
         read_slot(m, v);
@@ -46,7 +50,8 @@ static bool emit_control(struct emitter *m, val v)
         return true;
     case L_IF:
         source_line(m);
-        text_put(m->t, "if (%s) {\n", source_operand(m, i->a, x));
+        text_put(m->t, "if (%s) {%s\n", source_operand(m, i->a, x),
+                 i->imm ? " // a role of the block's subgroups" : "");
         m->depth++;
         source_registers(m, i->imm);
         return true;

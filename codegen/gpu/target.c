@@ -101,25 +101,32 @@ static bool print_assembly(const struct kernel *k, const struct gpu_target *t, F
 
 /* In languages whose functions have names, the prelude is printed once; in the others each kernel is a file of its
  * own. */
-static bool print_source(const struct kernel *k, const struct gpu_target *target, uint32_t number, FILE *f,
-                         struct err *e)
+static bool print_source(const struct kernel *k, const struct array_names *names, const struct gpu_target *target,
+                         uint32_t number, FILE *f, struct err *e)
 {
     const struct dialect *d = &target->own;
-    struct text t = {0};
+    struct text t = {0}, source = {0};
+    struct source_info info = {0};
     char entry[32];
     snprintf(entry, sizeof entry, "kernel_%u", number);
     if (d->table || !number)
         dialect_prelude(d, target->features, &t);
-    text_put(&t, "\n// %s\n", k->name);
-    bool ok = source_kernel(k, d, entry, &t, NULL, e);
+    bool ok = source_kernel(k, d, entry, &source, &info, e);
+    if (ok) {
+        source_put_title(&t, k, names, &info);
+        source_put_named(&t, k, names, source.s);
+        ok = !t.failed || err_set(e, KL_ERR_MEMORY, "out of memory printing kernel %s", k->name);
+    }
     if (ok)
         fputs(t.s, f);
+    source_info_free(&info);
+    mem_free(source.s);
     mem_free(t.s);
     return ok;
 }
 
-static bool print_kernels(const struct kernel *const *k, uint32_t n, const struct gpu_target *t, const char *stage,
-                          FILE *f, struct err *e)
+static bool print_kernels(const struct kernel *const *k, const struct array_names *names, uint32_t n,
+                          const struct gpu_target *t, const char *stage, FILE *f, struct err *e)
 {
     if (!strcmp(stage, "llvm"))
         return err_set(e, KL_ERR_ARGUMENT, "kernels for %s have no stage llvm: there are scheduled, source and asm",
@@ -128,24 +135,25 @@ static bool print_kernels(const struct kernel *const *k, uint32_t n, const struc
     for (uint32_t i = 0; ok && i < n; i++)
         ok = !strcmp(stage, "scheduled") ? kernel_print(k[i], f) ||
             err_set(e, KL_ERR_IO, "cannot write kernel %s", k[i]->name)
-           : !strcmp(stage, "source") ? print_source(k[i], t, i, f, e) : print_assembly(k[i], t, f, e);
+           : !strcmp(stage, "source") ? print_source(k[i], names ? &names[i] : NULL, t, i, f, e)
+                                      : print_assembly(k[i], t, f, e);
     return ok;
 }
 
-bool target_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f,
-                  struct err *e)
+bool target_print(const struct kernel *const *k, const struct array_names *names, uint32_t n, const char *target,
+                  const char *stage, FILE *f, struct err *e)
 {
     struct gpu_target t;
-    return gpu_target_parse(target, &t, e) && print_kernels(k, n, &t, stage, f, e);
+    return gpu_target_parse(target, &t, e) && print_kernels(k, names, n, &t, stage, f, e);
 }
 
-bool device_print(const struct kernel *const *k, uint32_t n, const char *language, const char *features,
-                  const char *stage, FILE *f, struct err *e)
+bool device_print(const struct kernel *const *k, const struct array_names *names, uint32_t n, const char *language,
+                  const char *features, const char *stage, FILE *f, struct err *e)
 {
     struct gpu_target t = {.language = dialect_find(language, e), .features = features};
     if (!t.language)
         return false;
     t.own = dialect_for(t.language, features);
     snprintf(t.arch, sizeof t.arch, "%.*s", (int)strcspn(features, " "), features);
-    return print_kernels(k, n, &t, stage, f, e);
+    return print_kernels(k, names, n, &t, stage, f, e);
 }

@@ -64,11 +64,12 @@ static bool print_stage(const struct kernel *k, const char *stage, const char *t
         return cli_error("no stage of a kernel is called '%s': there are scheduled, source, llvm and asm", stage),
             false;
     if (target || (!strcmp(stage, "source") && !device))
-        return gpu_print(&k, 1, target, stage, stdout, &e) || (cli_error("%s", e.msg), false);
+        return gpu_print(&k, NULL, 1, target, stage, stdout, &e) || (cli_error("%s", e.msg), false);
     int d = cli_device(device);
     if (d >= 0 && !strcmp(stage, "source"))
-        return (accelerator_get(d) ? gpu_print_for(&k, 1, accelerator_get(d), stage, stdout, &e)
-                                   : gpu_print(&k, 1, NULL, stage, stdout, &e)) || (cli_error("%s", e.msg), false);
+        return (accelerator_get(d) ? gpu_print_for(&k, NULL, 1, accelerator_get(d), stage, stdout, &e)
+                                   : gpu_print(&k, NULL, 1, NULL, stage, stdout, &e)) ||
+               (cli_error("%s", e.msg), false);
     const struct backend *b = d < 0 ? NULL : device_backend(d, NULL);
     if (d >= 0 && !b)
         return cli_error("device %s runs kernels as they are: it has no stage %s", device_name(d), stage), false;

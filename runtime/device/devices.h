@@ -109,10 +109,12 @@ const struct gpu_codegen *gpu_codegen(struct err *e);
 bool gpu_caps(const char *target, struct caps *out, struct err *e); /* the capabilities of such a GPU, for planning
                                                                        programs without it */
 /* Prints a stage of the kernels: scheduled, source or asm. */
-bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f,
-               struct err *e);
+struct array_names;
+/* names: one for each kernel (codegen/gpu_codegen.h), or NULL */
+bool gpu_print(const struct kernel *const *k, const struct array_names *names, uint32_t n, const char *target,
+               const char *stage, FILE *f, struct err *e);
 /* The same for kernels that were planned for this device, as it runs them. */
-bool gpu_print_for(const struct kernel *const *k, uint32_t n, const struct accelerator *a, const char *stage, FILE *f,
-                   struct err *e);
+bool gpu_print_for(const struct kernel *const *k, const struct array_names *names, uint32_t n,
+                   const struct accelerator *a, const char *stage, FILE *f, struct err *e);
 
 #endif

@@ -38,15 +38,17 @@ bool gpu_caps(const char *target, struct caps *out, struct err *e)
     return g && g->target_caps(target, out, e);
 }
 
-bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f, struct err *e)
+bool gpu_print(const struct kernel *const *k, const struct array_names *names, uint32_t n, const char *target,
+               const char *stage, FILE *f, struct err *e)
 {
     const struct gpu_codegen *g = gpu_codegen(e);
-    return g && g->target_print(k, n, target, stage, f, e);
+    return g && g->target_print(k, names, n, target, stage, f, e);
 }
 
-bool gpu_print_for(const struct kernel *const *k, uint32_t n, const struct accelerator *a, const char *stage, FILE *f,
-                   struct err *e)
+bool gpu_print_for(const struct kernel *const *k, const struct array_names *names, uint32_t n,
+                   const struct accelerator *a, const char *stage, FILE *f, struct err *e)
 {
     const struct gpu_codegen *g = gpu_codegen(e);
-    return g && g->device_print(k, n, accelerator_driver(a)->dialect, accelerator_caps(a)->features, stage, f, e);
+    return g && g->device_print(k, names, n, accelerator_driver(a)->dialect, accelerator_caps(a)->features, stage, f,
+                                e);
 }

@@ -132,6 +132,19 @@ static bool put_graph_stage(const struct trail *trail, const struct dump_request
     return s || err_set(e, KL_ERR_MEMORY, "out of memory printing @%s", g->name);
 }
 
+/* The program's kernels in the language of the GPU a, or of the request's target. */
+static bool print_kernels(const struct program *p, const struct accelerator *a, const struct dump_request *r, FILE *f,
+                          struct err *e)
+{
+    const struct kernel *const *k = (const struct kernel *const *)p->kernel;
+    struct array_names *names = array_names(p);
+    bool ok = !names ? err_set(e, KL_ERR_MEMORY, "out of memory printing the kernels of @%s", p->g->name)
+            : a ? gpu_print_for(k, names, p->nkernel, a, r->stage, f, e)
+                : gpu_print(k, names, p->nkernel, r->target, r->stage, f, e);
+    array_names_free(names, p->nkernel);
+    return ok;
+}
+
 /* The source of kernels as the graph's device runs them.  *done: it is a GPU. */
 static bool put_source(struct trail *trail, const struct dump_request *r, FILE *f, bool *done, struct err *e)
 {
@@ -141,8 +154,7 @@ static bool put_source(struct trail *trail, const struct dump_request *r, FILE *
     *done = a && !r->target;
     if (!*done)
         return true;
-    return p ? gpu_print_for((const struct kernel *const *)p->kernel, p->nkernel, a, r->stage, f, e)
-             : err_set(e, trail->why.code, "%s", trail->why.msg);
+    return p ? print_kernels(p, a, r, f, e) : err_set(e, trail->why.code, "%s", trail->why.msg);
 }
 
 /* Kernels for a GPU, in its language, or their schedules. */
@@ -158,7 +170,7 @@ static bool put_for_gpu(struct trail *trail, const struct dump_request *r, struc
     if (ok && !strcmp(r->stage, "schedules"))
         ok = put_schedules(p, r->fuse, t, e);
     else if (ok)
-        ok = gpu_print((const struct kernel *const *)p->kernel, p->nkernel, r->target, r->stage, f, e);
+        ok = print_kernels(p, NULL, r, f, e);
     program_free(p);
     return ok;
 }

@@ -1,6 +1,7 @@
 /* Internal header of dumps: a program with all its stages, and functions that show it. */
 #ifndef KILN_DUMP_H
 #define KILN_DUMP_H
+#include "codegen/gpu_codegen.h"
 #include "ir/text/text.h"
 #include "runtime/runtime.h"
 
@@ -34,6 +35,11 @@ const char *trail_origin(const struct graph *g, ref r);
 void trail_function(const kl_site *s, char *text, size_t n);
 /* The group whose kernel, copy or call a command is; GROUP_NONE: a copy without a group. */
 uint32_t command_group(const struct program *p, const struct command *c);
+
+/* ---- array_names.c ---- */
+/* The names of the arrays of each kernel of the program; array_names_free.  NULL: out of memory. */
+struct array_names *array_names(const struct program *p);
+void array_names_free(struct array_names *names, uint32_t n); /* of n kernels; NULL is fine */
 
 /* ---- dot.c: for Graphviz ---- */
 void dot_graph(const struct graph *g, struct text *t);
