@@ -282,6 +282,97 @@ static void launch_rules(void)
     expect("a node with more shared memory than was allowed", cuda.node_set(have.exec, have.node, &n), INVALID_VALUE);
 }
 
+/* The same limits for kernels in graphs. */
+static void node_rules(void)
+{
+    gpu_graph graph;
+    gpu_node node;
+    if (!check(!cuda.graph_new(&graph, 0), "no graph"))
+        return;
+    static const struct { const char *what; unsigned grid[3], block[3], shared; } rules[] = {
+        {"a node of 0 blocks", {0, 1, 1}, {1, 1, 1}, 0},
+        {"a node of 2^31 blocks", {1u << 31, 1, 1}, {1, 1, 1}, 0},
+        {"a node of 65536 blocks along y", {1, 65536, 1}, {1, 1, 1}, 0},
+        {"a node of 65536 blocks along z", {1, 1, 65536}, {1, 1, 1}, 0},
+        {"a node of 0 threads", {1, 1, 1}, {0, 1, 1}, 0},
+        {"a node of 1025 threads", {1, 1, 1}, {1025, 1, 1}, 0},
+        {"a node of 65 threads along z", {1, 1, 1}, {1, 1, 65}, 0},
+        {"a node with 228 KiB of shared memory", {1, 1, 1}, {1, 1, 1}, 228 << 10},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        struct cuda_node n = node_of_kernel();
+        memcpy(n.grid, rules[i].grid, sizeof n.grid);
+        memcpy(n.block, rules[i].block, sizeof n.block);
+        n.shared = rules[i].shared;
+        expect(rules[i].what, cuda.node_add(&node, graph, NULL, 0, &n), INVALID_VALUE);
+    }
+    expect("a launch of 65536 blocks along y", cuda.launch(have.function, 1, 65536, 1, 1, 1, 1, 0, have.stream,
+                                                           parameter, NULL), INVALID_VALUE);
+    int blocks;
+    expect("the occupancy of blocks of 0 threads", cuda.occupancy(&blocks, have.function, 0, 0), INVALID_VALUE);
+    check(!cuda.graph_free(graph), "a graph cannot be freed");
+}
+
+/* What has been freed is no longer taken, by no call.  A real driver may crash instead. */
+static void freed_rules(void)
+{
+    gpu_stream s, none = NULL;
+    gpu_event v;
+    gpu_graph g;
+    gpu_exec x;
+    void *pinned;
+    float ms;
+    if (is_real || !check(!cuda.stream_new(&s, GPU_NON_BLOCKING) && !cuda.event_new(&v, 0) &&
+                          !cuda.graph_new(&g, 0) && !cuda.exec_new(&x, have.graph, 0) &&
+                          !cuda.host_alloc(&pinned, 64, GPU_PORTABLE) && !cuda.event_record(v, s) &&
+                          !cuda.exec_free(x) && !cuda.graph_free(g) && !cuda.event_free(v) && !cuda.stream_free(s) &&
+                          !cuda.host_free(pinned), "nothing to free"))
+        return;
+    struct cuda_node n = node_of_kernel();
+    gpu_node node;
+    expect("work on a stream that was freed", cuda.upload(have.memory, have.pinned, 64, s), INVALID_HANDLE);
+    expect("a launch on no stream", cuda.exec_launch(have.exec, none), INVALID_HANDLE);
+    expect("waiting for a stream that was freed", cuda.stream_finish(s), INVALID_HANDLE);
+    expect("freeing a stream twice", cuda.stream_free(s), INVALID_HANDLE);
+    expect("recording an event that was freed", cuda.event_record(v, have.stream), INVALID_HANDLE);
+    expect("a stream that waits for one", cuda.stream_wait(have.stream, v, 0), INVALID_HANDLE);
+    expect("waiting for one", cuda.event_finish(v), INVALID_HANDLE);
+    expect("asking for one", cuda.event_query(v), INVALID_HANDLE);
+    expect("the time of one", cuda.event_elapsed(&ms, v, v), INVALID_HANDLE);
+    expect("freeing an event twice", cuda.event_free(v), INVALID_HANDLE);
+    expect("a node of a graph that was freed", cuda.node_add(&node, g, NULL, 0, &n), INVALID_HANDLE);
+    expect("instantiating one", cuda.exec_new(&x, g, 0), INVALID_HANDLE);
+    expect("freeing a graph twice", cuda.graph_free(g), INVALID_HANDLE);
+    expect("launching a graph that was freed", cuda.exec_launch(x, have.stream), INVALID_HANDLE);
+    expect("changing one", cuda.node_set(x, have.node, &n), INVALID_HANDLE);
+    expect("freeing an instantiated graph twice", cuda.exec_free(x), INVALID_HANDLE);
+    expect("freeing pinned memory twice", cuda.host_free(pinned), INVALID_VALUE);
+}
+
+/* A module that is unloaded while a graph has its kernels. */
+static void module_rules(void)
+{
+    gpu_module m;
+    gpu_function f, again;
+    gpu_graph g;
+    gpu_node node;
+    gpu_exec x;
+    struct cuda_node n = node_of_kernel();
+    if (is_real || !check(!cuda.module_new(&m, have.image) && !cuda.function(&f, m, have.name), "no second module"))
+        return;
+    n.function = f;
+    if (!check(!cuda.graph_new(&g, 0) && !cuda.node_add(&node, g, NULL, 0, &n) && !cuda.exec_new(&x, g, 0) &&
+               !cuda.exec_launch(x, have.stream) && !cuda.module_free(m), "no graph of a second module"))
+        return;
+    expect("a graph whose module was unloaded", cuda.exec_launch(x, have.stream), INVALID_HANDLE);
+    expect("a kernel whose module was unloaded", cuda.launch(f, 1, 1, 1, have.threads, 1, 1, 0, have.stream,
+                                                             n.parameter, NULL), INVALID_HANDLE);
+    expect("a function of a module that was unloaded", cuda.function(&again, m, have.name), INVALID_HANDLE);
+    expect("a node of one", cuda.node_add(&node, g, &node, 1, &n), INVALID_VALUE);
+    expect("unloading a module twice", cuda.module_free(m), INVALID_HANDLE);
+    check(!cuda.exec_free(x) && !cuda.graph_free(g), "the graph of an unloaded module cannot be freed");
+}
+
 static void memory_rules(void)
 {
     gpu_address a;
@@ -381,6 +472,9 @@ int main(int argc, char **argv)
         memory_rules();
         device_rules();
         launch_rules();
+        node_rules();
+        freed_rules();
+        module_rules();
         check(!cuda.stream_finish(have.stream), "the stream fails");
     }
     for (unsigned i = 0; i < LAST_CALLS && ok; i++) {

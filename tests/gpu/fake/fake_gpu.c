@@ -48,6 +48,16 @@ static gpu_result begin(const char *field)
             return begun ? begun : INVALID_CONTEXT;                                                               \
     } while (0)
 
+/* BEGIN for a call with a handle, which must be in use; and for one that takes it back. */
+#define BEGIN_LIVE(field, kind, handle) BEGIN_IF(field, live_has(LIVE_##kind, handle))
+#define BEGIN_LAST(field, kind, handle) BEGIN_IF(field, live_remove(LIVE_##kind, handle))
+#define BEGIN_IF(field, is_live)                                                                                  \
+    do {                                                                                                          \
+        BEGIN(field);                                                                                             \
+        if (!(is_live))                                                                                           \
+            return INVALID_HANDLE;                                                                                \
+    } while (0)
+
 static int device_now(void) { return depth ? current[depth - 1] : hip_device; }
 
 /* ---- devices ---- */
@@ -229,6 +239,7 @@ static gpu_result fake_host_alloc(void **p, size_t bytes, unsigned flags)
 {
     BEGIN(host_alloc);
     *p = malloc(bytes);
+    live_add(LIVE_PINNED, *p);
     state.live.pinned++;
     return flags == GPU_PORTABLE && *p ? 0 : INVALID_VALUE;
 }
@@ -236,6 +247,8 @@ static gpu_result fake_host_alloc(void **p, size_t bytes, unsigned flags)
 static gpu_result fake_host_free(void *p)
 {
     BEGIN(host_free);
+    if (!live_remove(LIVE_PINNED, p))
+        return INVALID_VALUE;
     free(p);
     state.live.pinned--;
     return 0;
@@ -246,36 +259,7 @@ static gpu_result fake_host_free(void *p)
 static gpu_stream streams[64];
 
 /* BEGIN for work on a stream, which has to be the current context's. */
-#define BEGIN_ON(field, s)                                                                                        \
-    do {                                                                                                          \
-        BEGIN(field);                                                                                             \
-        if (!(s) || (s)->device != device_now())                                                                  \
-            return INVALID_HANDLE;                                                                                \
-    } while (0)
-
-static void list_add(struct list *l, struct work *w)
-{
-    if (l->n == l->cap) {
-        l->cap = l->cap ? 2 * l->cap : 64;
-        l->v = realloc(l->v, l->cap * sizeof *l->v);
-    }
-    l->v[l->n++] = w;
-}
-
-static struct work *work_copy(const struct work *w)
-{
-    struct work *c = malloc(sizeof *c + w->n * sizeof *w->parameter);
-    memcpy(c, w, sizeof *c + w->n * sizeof *w->parameter);
-    return c;
-}
-
-static void list_free(struct list *l)
-{
-    for (uint32_t i = 0; i < l->n; i++)
-        free(l->v[i]);
-    free(l->v);
-    *l = (struct list){0};
-}
+#define BEGIN_ON(field, s) BEGIN_IF(field, live_has(LIVE_STREAM, s) && (s)->device == device_now())
 
 static void give_own(gpu_stream s, struct work *w)
 {
@@ -459,13 +443,14 @@ static gpu_result fake_stream_new(gpu_stream *s, unsigned flags)
         i++;
     *s = streams[i] = calloc(1, sizeof **s);
     (*s)->device = device_now();
+    live_add(LIVE_STREAM, *s);
     state.live.streams++;
     return flags == GPU_NON_BLOCKING ? 0 : INVALID_VALUE;
 }
 
 static gpu_result fake_stream_free(gpu_stream s)
 {
-    BEGIN(stream_free);
+    BEGIN_LAST(stream_free, STREAM, s);
     gpu_result r = run_until(s, s->given);
     for (unsigned i = 0; i < sizeof streams / sizeof *streams; i++)
         if (streams[i] == s)
@@ -478,7 +463,7 @@ static gpu_result fake_stream_free(gpu_stream s)
 
 static gpu_result fake_stream_finish(gpu_stream s)
 {
-    BEGIN(stream_finish);
+    BEGIN_LIVE(stream_finish, STREAM, s);
     state.calls.waits++;
     return run_until(s, s->given);
 }
@@ -486,8 +471,12 @@ static gpu_result fake_stream_finish(gpu_stream s)
 static gpu_result fake_stream_wait(gpu_stream s, gpu_event v, unsigned flags)
 {
     BEGIN_ON(stream_wait, s);
+    if (!live_has(LIVE_EVENT, v))
+        return INVALID_HANDLE;
     if (flags || !v->stream)
         return INVALID_VALUE;
+    if (!live_has(LIVE_STREAM, v->stream)) /* whose work was done before it ended */
+        return 0;
     return give(s, (struct work){.kind = WORK_WAIT, .other = v->stream, .bytes = v->at});
 }
 
@@ -497,13 +486,14 @@ static gpu_result fake_event_new(gpu_event *v, unsigned flags)
     *v = calloc(1, sizeof **v);
     (*v)->timed = !flags;
     (*v)->device = device_now();
+    live_add(LIVE_EVENT, *v);
     state.live.events++;
     return !flags || flags == GPU_NO_TIMING ? 0 : INVALID_VALUE;
 }
 
 static gpu_result fake_event_free(gpu_event v)
 {
-    BEGIN(event_free);
+    BEGIN_LAST(event_free, EVENT, v);
     free(v);
     state.live.events--;
     return 0;
@@ -512,7 +502,7 @@ static gpu_result fake_event_free(gpu_event v)
 static gpu_result fake_event_record(gpu_event v, gpu_stream s)
 {
     BEGIN_ON(event_record, s);
-    if (v->device != s->device)
+    if (!live_has(LIVE_EVENT, v) || v->device != s->device)
         return INVALID_HANDLE;
     state.calls.records++;
     v->stream = s;
@@ -523,24 +513,27 @@ static gpu_result fake_event_record(gpu_event v, gpu_stream s)
 
 static gpu_result fake_event_finish(gpu_event v)
 {
-    BEGIN(event_finish);
-    return v->stream ? run_until(v->stream, v->at) : 0;
+    BEGIN_LIVE(event_finish, EVENT, v);
+    return live_has(LIVE_STREAM, v->stream) ? run_until(v->stream, v->at) : 0;
 }
 
 static gpu_result fake_event_query(gpu_event v)
 {
-    BEGIN(event_query);
-    gpu_result r = v->stream && v->stream->calls ? go_on(v->stream, v->at) : 0;
+    BEGIN_LIVE(event_query, EVENT, v);
+    if (!live_has(LIVE_STREAM, v->stream)) /* whose work was done before it ended */
+        return 0;
+    gpu_result r = v->stream->calls ? go_on(v->stream, v->at) : 0;
     if (r)
         return r;
-    return !v->stream || v->stream->done >= v->at ? 0 : NOT_READY;
+    return v->stream->done >= v->at ? 0 : NOT_READY;
 }
 
 /* Each piece of work of a stream takes a quarter of a millisecond, or what state.milliseconds says. */
 static gpu_result fake_event_elapsed(float *ms, gpu_event from, gpu_event to)
 {
     BEGIN(event_elapsed);
-    if (!from->timed || !to->timed || !from->stream || from->stream != to->stream)
+    if (!live_has(LIVE_EVENT, from) || !live_has(LIVE_EVENT, to) || !from->timed || !to->timed || !from->stream ||
+        from->stream != to->stream)
         return INVALID_HANDLE;
     *ms = (float)(to->ms - from->ms);
     return to->stream->done < to->at ? NOT_READY : 0;
@@ -566,23 +559,29 @@ static gpu_result fake_module_new(gpu_module *m, const void *image)
         return INVALID_IMAGE;
     }
     *m = n;
+    live_add(LIVE_MODULE, n);
     state.live.modules++;
     return 0;
 }
 
+static gpu_module unloaded;
+
+/* Its functions, and graphs that launch them, are then refused. */
 static gpu_result fake_module_free(gpu_module m)
 {
-    BEGIN(module_free);
+    BEGIN_LAST(module_free, MODULE, m);
     gpu_result r = finish_all();
     dlclose(m->so);
-    free(m);
+    m->so = NULL;
+    m->next = unloaded;
+    unloaded = m;
     state.live.modules--;
     return r;
 }
 
 static gpu_result fake_function(gpu_function *f, gpu_module m, const char *name)
 {
-    BEGIN(function);
+    BEGIN_LIVE(function, MODULE, m);
     const struct caller *c = dlsym(m->so, "callers"); /* by fake_compiler.c; the last has no name */
     unsigned i = 0;
     while (c[i].name && strcmp(c[i].name, name))
@@ -640,6 +639,8 @@ static gpu_result fake_cuda_encode_map(gpu_map *map, gpu_map_dtype dtype, unsign
 static bool can_launch(gpu_function f, const unsigned *grid, const unsigned *threads, unsigned shared)
 {
     unsigned bytes = 0;
+    if (!f->module->so)
+        return false;
     for (unsigned i = 0; i < f->is->count(); i++)
         bytes += f->is->bytes(i);
     return threads[0] <= f->is->threads && fake_launch_is_valid(grid, threads, shared, f->shared, bytes);
@@ -651,7 +652,7 @@ static gpu_result fake_launch(gpu_function f, unsigned grid_x, unsigned grid_y, 
 {
     const unsigned grid[] = {grid_x, grid_y, grid_z}, threads[] = {block_x, block_y, block_z};
     BEGIN_ON(launch, s);
-    if (f->module->device != s->device)
+    if (!f->module->so || f->module->device != s->device)
         return INVALID_HANDLE;
     if (!can_launch(f, grid, threads, shared) || extra)
         return INVALID_VALUE;
@@ -667,6 +668,7 @@ static gpu_result fake_graph_new(gpu_graph *g, unsigned flags)
 {
     BEGIN(graph_new);
     *g = calloc(1, sizeof **g);
+    live_add(LIVE_GRAPH, *g);
     state.live.graphs++;
     return flags ? INVALID_VALUE : 0;
 }
@@ -674,7 +676,7 @@ static gpu_result fake_graph_new(gpu_graph *g, unsigned flags)
 /* Of a chain of kernels: each behind the one before it. */
 static gpu_result node_add(gpu_node *node, gpu_graph g, const gpu_node *before, size_t nbefore, struct work *w)
 {
-    BEGIN(node_add);
+    BEGIN_LIVE(node_add, GRAPH, g);
     if (nbefore != (g->list.n > 0) || (nbefore && (*before)->number + 1 != g->list.n))
         return INVALID_VALUE;
     *node = calloc(1, sizeof **node);
@@ -686,7 +688,7 @@ static gpu_result node_add(gpu_node *node, gpu_graph g, const gpu_node *before, 
 
 static gpu_result node_set(gpu_exec x, gpu_node node, struct work *w)
 {
-    BEGIN(node_set);
+    BEGIN_LIVE(node_set, EXEC, x);
     if (node->number >= x->list.n || x->list.v[node->number]->function != w->function)
         return INVALID_VALUE;
     state.calls.sets++;
@@ -713,7 +715,7 @@ NODE_FUNCTIONS(hip)
 
 static gpu_result fake_graph_free(gpu_graph g)
 {
-    BEGIN(graph_free);
+    BEGIN_LAST(graph_free, GRAPH, g);
     list_free(&g->list);
     for (gpu_node n = g->node, next; n; n = next) {
         next = n->next;
@@ -726,10 +728,11 @@ static gpu_result fake_graph_free(gpu_graph g)
 
 static gpu_result fake_exec_new(gpu_exec *x, gpu_graph g, unsigned long long flags)
 {
-    BEGIN(exec_new);
+    BEGIN_LIVE(exec_new, GRAPH, g);
     if (flags)
         return INVALID_VALUE;
     *x = calloc(1, sizeof **x);
+    live_add(LIVE_EXEC, *x);
     for (uint32_t i = 0; i < g->list.n; i++)
         list_add(&(*x)->list, work_copy(g->list.v[i]));
     state.live.execs++;
@@ -740,8 +743,11 @@ static gpu_result fake_exec_new(gpu_exec *x, gpu_graph g, unsigned long long fla
 static gpu_result fake_exec_launch(gpu_exec x, gpu_stream s)
 {
     BEGIN_ON(exec_launch, s);
-    if (x->list.n && x->list.v[0]->function->module->device != s->device)
+    if (!live_has(LIVE_EXEC, x))
         return INVALID_HANDLE;
+    for (uint32_t i = 0; i < x->list.n; i++)
+        if (!x->list.v[i]->function->module->so || x->list.v[i]->function->module->device != s->device)
+            return INVALID_HANDLE;
     state.calls.replays++;
     for (uint32_t i = 0; i < x->list.n; i++)
         give_own(s, work_copy(x->list.v[i]));
@@ -750,7 +756,7 @@ static gpu_result fake_exec_launch(gpu_exec x, gpu_stream s)
 
 static gpu_result fake_exec_free(gpu_exec x)
 {
-    BEGIN(exec_free);
+    BEGIN_LAST(exec_free, EXEC, x);
     list_free(&x->list);
     free(x);
     state.live.execs--;

@@ -13,7 +13,14 @@ struct caller {
 };
 struct gpu_function_of { struct gpu_module_of *module; const struct caller *is; unsigned shared; /* allowed */ };
 enum { FUNCTIONS = 16 };
-struct gpu_module_of { void *so; int device; struct gpu_module_code code; struct gpu_function_of function[FUNCTIONS]; };
+/* One that was unloaded stays in memory, so that its functions are still known for such. */
+struct gpu_module_of {
+    void *so;                     /* NULL: it was unloaded */
+    int device;
+    struct gpu_module_code code;
+    struct gpu_function_of function[FUNCTIONS];
+    struct gpu_module_of *next;   /* of those that were unloaded */
+};
 struct work {
     enum work_kind kind;
     void *to;
@@ -39,5 +46,14 @@ struct gpu_event_of { gpu_stream stream; uint64_t at; double ms; bool timed; int
 struct gpu_node_of { uint32_t number; gpu_node next; };
 struct gpu_graph_of { struct list list; gpu_node node; };
 struct gpu_exec_of { struct list list; };
+
+/* ---- fake_work.c ---- */
+void list_add(struct list *l, struct work *w);  /* which is the list's from then on */
+struct work *work_copy(const struct work *w);
+void list_free(struct list *l);                 /* with its work */
+enum live_kind { LIVE_STREAM, LIVE_EVENT, LIVE_MODULE, LIVE_GRAPH, LIVE_EXEC, LIVE_PINNED };
+void live_add(enum live_kind kind, const void *handle);
+bool live_has(enum live_kind kind, const void *handle);      /* was it given out and not taken back? */
+bool live_remove(enum live_kind kind, const void *handle);   /* false: it was not */
 
 #endif
