@@ -66,6 +66,8 @@
  *
  * store_16: NVRTC was seen to take packs apart that kernels of many phases store to workspaces.
  *
+ * LOAD_BOUNDS: so many threads that each has up to 168 registers.
+ *
  * CUDA's shuffles name the lanes that take part: here all of the block's.  Kernels with tiles are compiled so that a
  * multiprocessor runs `all` threads, mostly 512, so each thread has up to 128 registers.  Chains of products need
  * more. */
@@ -84,6 +86,7 @@
     "#define ADDRESSES(n) const __grid_constant__ addresses<n>\n" \
     "#define TILE_BOUNDS(n, all) __launch_bounds__(n, n < all ? all / n : 1)\n" \
     "#define CHAIN_BOUNDS(n) __launch_bounds__(n)\n" \
+    "#define LOAD_BOUNDS(n) __launch_bounds__(n, n < 384 ? 384 / n : 1)\n" \
     "#ifndef SHARED_ARENA\n#define SHARED_ARENA(bytes) alignas(1024) extern __shared__ u8 arena[]\n#endif\n" \
     "#ifndef uniform\n#define uniform(x) __shfl_sync(0xffffffffu, x, 0)\n#endif\n" \
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \
@@ -106,7 +109,7 @@
     "#define exp2_f32 exp2f\n#define recip_f32(x) (1.0f / (x))\n" \
     "#define ADDRESSES(n) const addresses<n>\n" \
     "#define TILE_BOUNDS(n, all) __launch_bounds__(n) __attribute__((amdgpu_waves_per_eu(2)))\n" \
-    "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n, 0)\n" \
+    "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n, 0)\n#define LOAD_BOUNDS(n) __launch_bounds__(n)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
     "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n" \
     "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n" \

@@ -141,6 +141,26 @@ static unsigned tile_threads(const struct emitter *m)
     return room < usual ? room : usual;
 }
 
+/* Is there a loop in which each thread of whole subgroups loads so much that many loads should be on their way at a
+ * time?  NVIDIA's compiler gives them registers only if it is told how few threads there are: else it keeps as few
+ * values as let a processor run all of its threads, and issues a load where the one before it has been used. */
+static bool has_many_loads(const struct emitter *m)
+{
+    enum { ACCESS = 16, MANY = 8 };
+    unsigned loads = 0, max = 0;
+    bool open = false; /* a loop over iterations of one thread */
+    for (val v = 1; v < m->k->ninst; v++) {
+        const struct linst *i = &m->k->inst[v];
+        bool edge = i->op == L_LOOP || i->op == L_END;
+        open = edge ? i->op == L_LOOP && i->kind == LOOP_SERIAL : open;
+        loads = edge ? 0 : loads + (open && i->op == L_LOAD && m->pack[v].count && m->pack[v].first == v &&
+                                    m->pack[v].count * dtype_size(m->k->buf[i->imm].dtype) == ACCESS &&
+                                    !m->info.local[i->imm]);
+        max = loads > max ? loads : max;
+    }
+    return max >= MANY && m->info.threads % m->d->shuffle == 0;
+}
+
 static void open_c(struct emitter *m, const char *entry)
 {
     bool tiles = false, chains = false; /* which kernels have other bounds: see the preludes */
@@ -154,8 +174,9 @@ static void open_c(struct emitter *m, const char *entry)
     if (tiles && !chains && !source_is_async(m))
         text_put(m->t, "TILE_BOUNDS(%u, %u) %s(", m->info.threads, tile_threads(m), entry);
     else
-        text_put(m->t, "%s(%u%s) %s(", tiles && chains && !source_is_async(m) ? "CHAIN_BOUNDS" : "__launch_bounds__",
-                 m->info.threads, roles ? ", 1" : "", entry);
+        text_put(m->t, "%s(%u%s) %s(", tiles && chains && !source_is_async(m) ? "CHAIN_BOUNDS"
+                 : !tiles && has_many_loads(m) ? "LOAD_BOUNDS" : "__launch_bounds__", m->info.threads,
+                 roles ? ", 1" : "", entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
         if (m->k->buf[b].role == BUF_VIEW)
             text_put(m->t, "const __grid_constant__ tensor_map b%u, ", b);

@@ -109,7 +109,7 @@ static bool can_pack(const struct emitter *m, val v)
     bool load = i->op == L_LOAD && from && !i->cols && load_elements(m->k, i) == 1 && !m->k->buf[i->imm].panel_rows;
     bool store = i->op == L_STORE && !m->k->inst[i->b].cols && !m->info.local[i->imm] &&
                  (m->own_threads || (m->affine[i->a] && m->stride[i->a])); /* no two lanes store the same element */
-    return (load || store) && (m->own_threads || m->k->inst[i->a].varying);
+    return (load || store) && (m->own_threads || m->k->inst[i->a].varying || (load && !m->d->table));
 }
 
 /* Does an instruction between the first and the last access of a pack forbid the pack? */

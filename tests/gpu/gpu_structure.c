@@ -76,7 +76,8 @@ static unsigned listed;
 
 static void compare_listing(const char *name, const struct code *code, const struct counts *c)
 {
-    struct counts l = {.registers = c->registers, .products = c->products, .others = c->others};
+    struct counts l = {.registers = c->registers, .products = c->products, .others = c->others, .burst = c->burst,
+                       .in_flight = c->in_flight};
     if (*machine_code_disassembler() == '-')
         return;
     if (!check(machine_code_listing(code, &l), "%s: %s fails", name, machine_code_disassembler()))
@@ -124,8 +125,8 @@ static unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 static bool fills_device(const char *name)
 {
     static const char *const filling[] = {"sum_all", "sum_few_rows", "sum_columns", "cumsum", "sort", "index_add",
-                                          "softmax_16000", "f32_rows_1", "f32_rows_8", "f32_rows_16", "bf16_rows_1",
-                                          "bf16_rows_8", "bf16_rows_16"};
+                                          "softmax_16000", "f32_rows_1", "f32_rows_8", "f32_rows_16",
+                                          "f32_rows_8_along", "bf16_rows_1", "bf16_rows_8", "bf16_rows_16"};
     for (unsigned i = 0; i < sizeof filling / sizeof *filling; i++)
         if (!strcmp(filling[i], name))
             return true;
@@ -192,6 +193,7 @@ static void add_counts(const struct counts *c, struct counts *sum)
     sum->calls += c->calls;
     sum->products += c->products;
     sum->others += c->others;
+    sum->in_flight = max(sum->in_flight, c->in_flight);
     sum->barriers = max(sum->barriers, c->barriers);
     sum->registers = max(sum->registers, c->registers);
 }
@@ -357,12 +359,12 @@ static void compare(const char *name, const struct counts *c, bool registers)
 static const struct bound {
     const char *name;
     bool no_calls;
-    unsigned wide, narrow, barriers, hgmma, panels, copies, loads, threads, stages;
+    unsigned wide, narrow, barriers, hgmma, panels, copies, loads, threads, stages, in_flight;
     int64_t largest;
 } bounds[] = {
     /* wide: percent of the global accesses; narrow: how many others there are at most; copies: cp.async of 16 bytes,
-     * and no shorter ones; loads: FFMA for each from shared memory; threads: of a block, at least; largest: elements,
-     * of an array */
+     * and no shorter ones; loads: FFMA for each from shared memory; threads: of a block, at least; in_flight: loads of
+     * 16 bytes that a thread issues before it uses one; largest: elements, of an array */
     {.name = "gelu_chain", .wide = 90, .barriers = 4},
     {.name = "softmax", .wide = 90, .barriers = 4},
     {.name = "layer_norm", .wide = 90, .barriers = 4},
@@ -376,6 +378,13 @@ static const struct bound {
     {.name = "bf16_activation", .no_calls = true, .wide = 100, .hgmma = 1, .panels = 1, .stages = 3},
     {.name = "bf16_activation_grad", .no_calls = true, .wide = 100, .hgmma = 1, .panels = 1, .stages = 3},
     {.name = "bf16_residual", .wide = 100, .hgmma = 1, .panels = 1, .stages = 3},
+    {.name = "f32_rows_1", .in_flight = 8},
+    {.name = "f32_rows_8", .in_flight = 8},
+    {.name = "f32_rows_16", .in_flight = 8},
+    {.name = "f32_rows_8_along", .in_flight = 4},
+    {.name = "bf16_rows_1", .in_flight = 8},
+    {.name = "bf16_rows_8", .in_flight = 8},
+    {.name = "bf16_rows_16", .copies = 1, .stages = 4},
     {.name = "f32_activation", .no_calls = true, .wide = 100, .copies = 16, .loads = 16},
     {.name = "attention", .hgmma = 1, .largest = 64 * 2048 * 64},
     {.name = "attention_mask", .hgmma = 1, .largest = 64 * 1024 * 128},
@@ -409,6 +418,7 @@ static void check_bounds(const char *name, const struct counts *c)
         check(!b->loads || c->ffma >= b->loads * c->loads, "%s: %u FFMA for %u loads from shared memory", name,
               c->ffma, c->loads);
         check(!b->threads || c->threads >= b->threads, "%s: blocks of %u threads", name, c->threads);
+        check(c->in_flight >= b->in_flight, "%s: at most %u loads of 16 bytes stand together", name, c->in_flight);
         check(c->stages >= b->stages, "%s: %u steps are in shared memory", name, c->stages);
         check(!b->largest || c->largest <= b->largest, "%s: an array of %lld elements", name, (long long)c->largest);
     }

@@ -246,7 +246,8 @@ bool dot_matrix_copies(const struct dot *d, const struct schedule *s, const stru
 bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view);
 
 /* ---- gpu/lower_gpu_skinny.c ---- a product of a few rows on a GPU */
-enum { GPU_FEW_ROWS = 16 };
+/* GPU_SKINNY_TOGETHER: elements of the contraction whose loads a lane issues together, at most. */
+enum { GPU_FEW_ROWS = 16, GPU_SKINNY_TOGETHER = 8 };
 int64_t gpu_skinny_vector_width(const struct dot *d, bool along_k); /* number of adjacent elements that a lane loads at
                                                                    once */
 

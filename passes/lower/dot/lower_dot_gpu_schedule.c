@@ -462,6 +462,21 @@ static bool choose_async(const struct dot *d, const struct caps *c, const struct
     return choose_shape(d, c, shape, sizeof shape / sizeof *shape, true, o, s);
 }
 
+/* Products of a few rows are limited by memory: long steps, of which several are on their way, and the contraction in
+ * as many parts as occupy the device.  (Tiles of 16 columns a block, without parts, had 12 KB on their way for each
+ * processor of an H100, which needs 20.) */
+static bool choose_matrix_few_rows(const struct dot *d, const struct caps *c, const struct dot_order *o,
+                                   struct schedule *s)
+{
+    static const struct dot_shape shape[] = {{16, 16, 1, 4, 64}};
+    struct schedule x = *s;
+    bool found = d->size.m <= GPU_FEW_ROWS && c->async_copies && choose_shape(d, c, shape, 1, false, o, &x) &&
+                 fills_the_gpu(d, c, &x);
+    if (found)
+        *s = x;
+    return found;
+}
+
 static bool choose_matrix(const struct dot *d, const struct caps *c, const struct dot_order *o, struct schedule *s)
 {
     static const struct dot_shape shape[] = {
@@ -469,7 +484,7 @@ static bool choose_matrix(const struct dot *d, const struct caps *c, const struc
         {32, 16, 1, 2, 32}, {16, 32, 2, 1, 32}, {16, 16, 1, 1, 32}};
     static const struct dot_shape small[] = { /* for subgroups of 8 and 16 threads, which have few registers */
         {32, 32, 2, 2, 16}, {16, 32, 2, 2, 16}, {16, 16, 2, 2, 16}, {16, 16, 2, 2, 32}, {16, 16, 1, 1, 16}};
-    return choose_shape(d, c, shape, sizeof shape / sizeof *shape, false, o, s) ||
+    return choose_matrix_few_rows(d, c, o, s) || choose_shape(d, c, shape, sizeof shape / sizeof *shape, false, o, s) ||
            choose_shape(d, c, small, sizeof small / sizeof *small, false, o, s);
 }
 
@@ -596,7 +611,8 @@ bool gpu_dot_skinny_choose(struct dot *d, struct schedule *s)
         int64_t blocks = d->size.batch * ((d->size.n + columns - 1) / columns);
         int64_t parts = (A_PROCESSOR * (int64_t)c->caps->threads + blocks - 1) / blocks, max = d->size.k / SHORTEST;
         parts = parts > max ? max : parts;
-        s->gpu_dot_skinny.split = (uint32_t)((d->size.k + parts - 1) / parts);
+        int64_t step = d->size.k % GPU_SKINNY_TOGETHER ? 1 : GPU_SKINNY_TOGETHER;
+        s->gpu_dot_skinny.split = (uint32_t)(dot_parts(dot_parts(d->size.k, parts), step) * step);
     }
     return true;
 }

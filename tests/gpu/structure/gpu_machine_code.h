@@ -12,8 +12,9 @@ struct counts {
     /* of the smallest loop with instructions of the matrix unit: these, and all others */
     unsigned products, others;
     /* not in the table: LDGSTS of 16 bytes; calls, as of divisions that look at their operands; loads from shared
-     * memory; steps in shared memory of a product; elements of the largest array that a kernel stores */
-    unsigned async_wide, calls, loads, stages;
+     * memory; steps in shared memory of a product; elements of the largest array that a kernel stores; the most loads
+     * of 16 bytes from global memory that stand together, without arithmetic between them */
+    unsigned async_wide, calls, loads, stages, burst, in_flight;
     int64_t largest;
 };
 
