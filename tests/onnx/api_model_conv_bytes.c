@@ -1,11 +1,11 @@
 /* Convolutions of bytes: ConvInteger, QLinearConv and Conv between DequantizeLinear and QuantizeLinear, with strides,
- * paddings, dilations and zero points: the numbers of the definition by plain loops, and the gradient of the
- * convolution of floats.
- *   api_model_conv_bytes [DEVICE [all]]    without `all`: every second combination */
+ * paddings, dilations, groups, zero points and symbolic batches: the numbers of the definition by plain loops, and the
+ * gradient of the convolution of floats.
+ *   api_model_conv_bytes [DEVICE [all]]    without `all`: every fourth combination */
 #include "tests/formats/onnx_write.h"
 #include "tests/onnx/model_test.h"
 
-enum { BATCH = 2, C = 3, F = 9, H = 8, W = 11, KH = 3, KW = 2, UINT8 = 2, INT8 = 3, RESULTS = 4096 };
+enum { BATCH = 2, C = 4, F = 18, H = 7, W = 10, KH = 3, KW = 2, UINT8 = 2, INT8 = 3, RESULTS = 4096 };
 enum kind { INTEGER, QLINEAR, QDQ, KINDS };
 static kl_device dev;
 static char path[] = "/tmp/kiln-conv-XXXXXX";
@@ -14,7 +14,9 @@ struct conv {
     enum kind kind;
     bool x_signed, w_signed, filters;    /* filters: a scale, and zero point, for each of them */
     bool zero, computed;                 /* the weights have zero points; that of x is computed by the model */
+    bool symbolic;                       /* the batch is a symbol */
     int64_t stride, dilation, pads[4];   /* low of both axes, high of both */
+    int groups;
     int oh, ow;
 };
 
@@ -32,7 +34,7 @@ static int x_value(const struct conv *c, int n, int ch, int i, int k)
 
 static int w_value(const struct conv *c, int f, int ch, int i, int k)
 {
-    uint8_t v = weights[((f * C + ch) * KH + i) * KW + k];
+    uint8_t v = weights[((f * (C / c->groups) + ch) * KH + i) * KW + k];
     uint8_t zero = c->zero ? w_zero[c->filters ? f : 0] : 0;
     return (c->w_signed ? (int8_t)v : v) - (c->w_signed ? (int8_t)zero : zero);
 }
@@ -40,11 +42,12 @@ static int w_value(const struct conv *c, int f, int ch, int i, int k)
 /* The sum of products of result (n, f, i, k). */
 static int sum_of(const struct conv *c, int n, int f, int i, int k)
 {
+    int each = C / c->groups, from = f / (F / c->groups) * each; /* channels of the filter's group */
     int sum = 0, top = (int)(i * c->stride - c->pads[0]), left = (int)(k * c->stride - c->pads[1]);
-    for (int ch = 0; ch < C; ch++)
+    for (int ch = 0; ch < each; ch++)
         for (int y = 0; y < KH; y++)
             for (int x = 0; x < KW; x++)
-                sum += x_value(c, n, ch, top + y * (int)c->dilation, left + x * (int)c->dilation) *
+                sum += x_value(c, n, from + ch, top + y * (int)c->dilation, left + x * (int)c->dilation) *
                        w_value(c, f, ch, y, x);
     return sum;
 }
@@ -53,6 +56,7 @@ static struct pb attributes(const struct conv *c)
 {
     struct pb a = onnx_attr_list("pads", 4, c->pads);
     onnx_attr_add(&a, onnx_attr_list("strides", 2, (int64_t[]){c->stride, c->stride}));
+    onnx_attr_add(&a, onnx_attr_i("group", c->groups));
     onnx_attr_add(&a, onnx_attr_list("dilations", 2, (int64_t[]){c->dilation, c->dilation}));
     return a;
 }
@@ -78,7 +82,8 @@ static kl_model *load(const struct conv *c)
     }
     pb_text(&g, 2, "conv");
     static const uint8_t zeros[F];
-    onnx_initializer(&g, "w", wt, 4, (int64_t[]){F, C, KH, KW}, weights, sizeof weights);
+    onnx_initializer(&g, "w", wt, 4, (int64_t[]){F, C / c->groups, KH, KW}, weights,
+                     sizeof weights / (size_t)c->groups);
     onnx_initializer(&g, "xs", FLOAT, 0, NULL, &x_scale, sizeof x_scale);
     if (!c->computed)
         onnx_initializer(&g, "xz", xt, 0, NULL, &x_zero, 1);
@@ -89,11 +94,12 @@ static kl_model *load(const struct conv *c)
         onnx_initializer(&g, "yz", xt, 0, NULL, &y_zero, 1);
         onnx_initializer(&g, "b", INT32, 1, &all, bias, sizeof bias);
     }
-    onnx_io(&g, 11, "x", c->kind == QDQ ? FLOAT : xt, 4, (int64_t[]){BATCH, C, H, W});
+    onnx_io(&g, 11, "x", c->kind == QDQ ? FLOAT : xt, 4,
+            (int64_t[]){c->symbolic ? -1 : BATCH, C, H, W});
     if (c->computed)
         onnx_io(&g, 11, "pz", xt, 0, NULL);
     onnx_io(&g, 12, "y", c->kind == INTEGER ? INT32 : c->kind == QDQ ? FLOAT : xt, 4,
-            (int64_t[]){BATCH, F, c->oh, c->ow});
+            (int64_t[]){c->symbolic ? -1 : BATCH, F, c->oh, c->ow});
     struct pb m = onnx_model(&g, 18);
     CHECK(onnx_save(path, m.data, m.n));
     free(m.data);
@@ -137,15 +143,17 @@ static void check_gradient(const struct conv *c, const float *g)
 {
     static double want[BATCH * C * H * W];
     double worst = 0;
+    int each = C / c->groups;
     memset(want, 0, sizeof want);
     for (int n = 0; n < BATCH; n++)
-        for (int at = 0; at < F * c->oh * c->ow * C * KH * KW; at++) {
-            int x = at % KW, y = at / KW % KH, ch = at / KW / KH % C, k = at / KW / KH / C % c->ow;
-            int i = at / KW / KH / C / c->ow % c->oh, f = at / KW / KH / C / c->ow / c->oh;
+        for (int at = 0; at < F * c->oh * c->ow * each * KH * KW; at++) {
+            int x = at % KW, y = at / KW % KH, ch = at / KW / KH % each, k = at / KW / KH / each % c->ow;
+            int i = at / KW / KH / each / c->ow % c->oh, f = at / KW / KH / each / c->ow / c->oh;
+            int channel = f / (F / c->groups) * each + ch;
             int row = (int)(i * c->stride - c->pads[0] + y * c->dilation);
             int column = (int)(k * c->stride - c->pads[1] + x * c->dilation);
             if (row >= 0 && row < H && column >= 0 && column < W)
-                want[((n * C + ch) * H + row) * W + column] += w_value(c, f, ch, y, x) *
+                want[((n * C + channel) * H + row) * W + column] += w_value(c, f, ch, y, x) *
                                                               (double)w_scale[c->filters ? f : 0];
         }
     for (int i = 0; i < BATCH * C * H * W; i++)
@@ -162,13 +170,18 @@ static void convolves(struct conv c)
     kl_model *m = load(&c);
     for (int i = 0; i < BATCH * C * H * W; i++)
         floats[i] = (float)((c.x_signed ? (int8_t)X[i] : X[i]) - x_zero) * x_scale;
-    kl_tensor x = c.kind == QDQ ? kl_input(dev, KL_F32, 4, dims, floats)
-                                : kl_input(dev, c.x_signed ? KL_I8 : KL_U8, 4, dims, X), y, g = kl_none;
+    kl_dtype type = c.kind == QDQ ? KL_F32 : c.x_signed ? KL_I8 : KL_U8;
+    const void *data = c.kind == QDQ ? (const void *)floats : X;
+    kl_tensor x = kl_input(dev, type, 4, dims, data), y, g = kl_none;
     kl_tensor in[2] = {x, c.computed ? kl_input(dev, c.x_signed ? KL_I8 : KL_U8, 0, NULL, &x_zero) : kl_none};
     for (int i = 0; i < 2; i++) {
         OK(kl_trace_begin("conv"));
+        if (c.symbolic) {
+            int64_t lengths[4] = {kl_symbol("n", 1, 5), C, H, W};
+            in[0] = kl_input_symbolic(dev, type, 4, lengths, dims, data);
+        }
         OK(kl_model_call(m, 1 + c.computed, in, 1, &y));
-        g = c.kind == QDQ ? kl_keep(kl_grad(kl_sum_all(y), x)) : kl_none;
+        g = c.kind == QDQ ? kl_keep(kl_grad(kl_sum_all(y), in[0])) : kl_none;
         kl_keep(y);
         OK(kl_trace_end());
         OK(kl_read(y, got, (size_t)kl_numel(y) * kl_dtype_size(kl_dtype_of(y))));
@@ -205,12 +218,15 @@ int main(int argc, char **argv)
         {.stride = 1, .dilation = 1}, {.stride = 1, .dilation = 1, .pads = {1, 1, 1, 0}},
         {.stride = 2, .dilation = 1, .pads = {1, 2, 0, 1}}, {.stride = 3, .dilation = 2, .pads = {2, 0, 3, 2}},
         {.stride = 1, .dilation = 1, .pads = {-1, 2, 1, -2}},
+        {.stride = 2, .dilation = 1, .pads = {1, 0, 2, 1}, .groups = 2},
     };
     for (int i = 0; i < (int)(sizeof windows / sizeof *windows) * KINDS * 16; i++) {
         struct conv c = windows[i / KINDS / 16];
-        if (argc < 3 && (i / 16 + __builtin_popcount((unsigned)i % 16)) % 2)
+        if (argc < 3 && (i / 16 + __builtin_popcount((unsigned)i % 16)) % 4)
             continue;
         c.kind = (enum kind)(i / 16 % KINDS);
+        c.groups = c.groups ? c.groups : 1;
+        c.symbolic = i % 5 < 2;
         c.zero = i >> 3 & 1;
         c.computed = (c.zero ^ c.filters) && c.kind != QDQ;
         c.x_signed = i & 1;

@@ -164,12 +164,13 @@ bool onnx_bytes_conv_fits(const struct onnx_conv_operands *o, const struct type 
     enum { MANY_FILTERS = 8, MANY_PRODUCTS = 16 }; /* that share the packing of windows; of each result */
     struct type t, w, z = {.rank = 0};
     int64_t products = 1;
-    bool fits = s->groups == 1 && is_bytes(o->x, o->x_at, &t) && is_bytes(o->w, o->w_at, &w) &&
-                t.dims[1] == f->dims[1] && f->dims[0] >= MANY_FILTERS &&
+    bool fits = s->groups > 0 && is_bytes(o->x, o->x_at, &t) && is_bytes(o->w, o->w_at, &w) &&
+                t.dims[1] == sat_mul(f->dims[1], s->groups) && f->dims[0] / s->groups >= MANY_FILTERS &&
+                f->dims[0] % s->groups == 0 &&
                 (!onnx_has(o->x, o->x_zero) || onnx_type(o->x, o->x_zero, &z)) &&
                 (z.rank == 0 || (z.rank == 1 && z.dims[0] == 1));
     for (int k = 0; fits && k < t.rank; k++) {
-        fits = t.dims[k] > 0 && f->dims[k] > 0; /* no symbolic length: products of integers have none */
+        fits = t.dims[k] != 0 && f->dims[k] > 0;
         products = sat_mul(products, k ? f->dims[k] : 1);
     }
     return fits && products >= MANY_PRODUCTS;
@@ -188,6 +189,17 @@ static kl_tensor pad_bytes(const struct onnx_conv_operands *o, kl_tensor z, cons
     return kl_xor(kl_pad(kl_xor(x, z), low, high, 0), z); /* pads with 0 xor z */
 }
 
+/* The sums of x [N, C, ..] over the channels of each group: [N, groups, ..]. */
+static kl_tensor channel_sums(kl_tensor x, int64_t groups)
+{
+    struct type t = onnx_type_of(x);
+    int64_t dims[KL_MAX_RANK] = {t.dims[0], groups, t.dims[1] / groups};
+    for (int k = 2; k < t.rank; k++)
+        dims[k + 1] = t.dims[k];
+    return groups == 1 ? kl_sum(x, 1, (int[]){1}, true)
+           : kl_sum(kl_reshape(x, t.rank + 1, dims), 1, (int[]){2}, false);
+}
+
 kl_tensor onnx_bytes_conv(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s)
 {
     int64_t low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0}, cut[2][WINDOW_AXES] = {{0}};
@@ -199,13 +211,13 @@ kl_tensor onnx_bytes_conv(const struct onnx_conv_operands *o, const struct type 
     }
     kl_tensor z = is_zero(o->x, o->x_zero) ? kl_none : kl_reshape(onnx_in(o->x, o->x_zero), 0, NULL);
     kl_tensor x = kl_cast(pad_bytes(o, z, low, high), KL_I32), w = kl_cast(onnx_in(o->w, o->w_at), KL_I32);
-    kl_tensor y = kl_conv(x, w, kl_none, s->stride, cut[0], cut[1], s->dilation, 1);
+    kl_tensor y = kl_conv(x, w, kl_none, s->stride, cut[0], cut[1], s->dilation, s->groups);
     kl_tensor q = onnx_zero_point(o->w, o->w_at, o->w_zero, 0); /* [] or [F, 1, ..] */
     if (q.id && kl_rank(q))
         q = kl_squeeze(kl_transpose(q, 0, 1), 0);
-    if (q.id) { /* sums of windows, of all channels */
-        kl_tensor all = kl_sum(x, 1, (int[]){1}, true);
-        y = kl_sub(y, kl_mul(q, kl_sum_pool(all, s->n, s->size, s->stride, cut[0], cut[1], s->dilation)));
+    if (q.id) {
+        kl_tensor sums = kl_sum_pool(channel_sums(x, s->groups), s->n, s->size, s->stride, cut[0], cut[1], s->dilation);
+        y = kl_sub(y, kl_mul(q, s->groups == 1 ? sums : kl_repeat(sums, 1, f->dims[0] / s->groups)));
     }
     if (z.id)
         y = kl_sub(y, kl_mul(kl_cast(z, KL_I32),

@@ -138,7 +138,7 @@ static kl_status conv_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_t
         int64_t reach = (s->size[k] - 1) * s->dilation[k] + 1 + (s->out[k] - 1) * s->stride[k];
         high[k] = reach - s->in[k] - s->low[k];
     }
-    out[0] = kl_conv_transpose(in[2], qdq_floats(x->b), kl_none, s->stride, s->low, high, s->dilation, 1);
+    out[0] = kl_conv_transpose(in[2], qdq_floats(x->b), kl_none, s->stride, s->low, high, s->dilation, s->groups);
     return KL_OK;
 }
 
@@ -152,6 +152,9 @@ bool onnx_qdq_conv(struct node *n, const struct type *f, const struct onnx_windo
     const struct onnx_conv_operands o = {x.a, x.b, 0, 2, 0, 2};
     if (!onnx_value(n, 1)->steady || qdq_count(x.a, 1) != 1 || !onnx_bytes_conv_fits(&o, f, s))
         return false;
+    for (int k = 0; k < s->n; k++)
+        if (s->in[k] < 0) /* conv_backward computes with the lengths */
+            return false;
     if (scales != 1 && (scales != f->dims[0] || !onnx_axis(x.b, onnx_attr_int(x.b, "axis", 1), f->rank, &axis) || axis))
         return false;
     x.floats = onnx_in(n, 0);

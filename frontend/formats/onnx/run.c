@@ -653,7 +653,11 @@ static bool run_takes_symbols(const struct node *n)
         onnx_einsum, onnx_nll_loss, onnx_softmax_cross_entropy, onnx_mean_variance_norm, onnx_lp_norm, onnx_lrn,
         onnx_optimizer, onnx_quantize_linear, onnx_dequantize_linear, onnx_dynamic_quantize_linear, onnx_tile,
         onnx_gather_elements, onnx_gather_nd, onnx_scatter_elements, onnx_scatter_nd, onnx_instance_norm,
-        onnx_depth_space, onnx_conv_transpose, onnx_conv_integer,
+        onnx_depth_space, onnx_conv_transpose, onnx_conv_integer, onnx_matmul_integer, onnx_qlinear_conv,
+        onnx_qlinear_matmul, onnx_qgemm, onnx_dynamic_quantize_matmul, onnx_matmul_integer_to_float,
+        onnx_dynamic_quantize_lstm, onnx_qlinear_binary, onnx_qlinear_unary, onnx_qlinear_softmax,
+        onnx_qlinear_average_pool, onnx_qlinear_global_average_pool, onnx_qlinear_concat,
+        onnx_bias_gelu, onnx_fused_conv, onnx_fused_gemm, onnx_fused_matmul, onnx_skip_layer_norm,
         onnx_attention, onnx_linear_attention, onnx_rms_norm, onnx_rotary_embedding, onnx_swish, onnx_tensor_scatter};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
         if (n->def->op->fn == fn[i])

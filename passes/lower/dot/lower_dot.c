@@ -639,8 +639,6 @@ static bool take_symbols(struct dot *d)
     d->symbolic_m = !size_is_constant(d->len.m);
     d->symbolic_k = !size_is_constant(d->len.k);
     d->symbolic = d->symbolic_m || d->symbolic_n || d->symbolic_k || !size_is_constant(d->len.batch);
-    if (d->symbolic && !dtype_is_float(d->n->dtype))
-        kernel_mark_unsupported(d->w->k, "a symbol says how long a product of integers is");
     if (d->symbolic_k) { /* upper bounds; emit_symbolic_blocks computes the number of blocks and their length from the
                             symbol's value */
         d->blocks = dot_parts(ix_max(k, d->len.k), DOT_BLOCK);

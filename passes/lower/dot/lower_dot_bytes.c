@@ -13,7 +13,10 @@
  * The instruction multiplies unsigned by signed bytes.  If both operands are unsigned, or both signed, the upper bit of
  * A's elements is inverted.  Each is then 128 more (or less) in the other type, and the sums are off by 128 times the
  * sum of B's column, which is subtracted.  Sums of i32 wrap, so the order of additions does not change a bit, and the
- * k-blocks of pass numerics do not matter here. */
+ * k-blocks of pass numerics do not matter here.
+ *
+ * The number of rows may have a symbol, and so may that of columns in runs, such as the results of a convolution of a
+ * symbolic batch: then the last task has fewer rows, or lanes beyond the last column are not stored. */
 #include "lower_dot.h"
 
 enum { GROUP = DOT_GROUP, UNROLL = 2 };
@@ -264,6 +267,41 @@ static void dot_bytes_emit_tile(const struct bytes_product *s, const struct byte
         dot_epilogue_rows(s->d, m0, rows, p->n0, p->cols);
 }
 
+/* The same of the last `left` rows, fewer than a tile has: a tile of each height up to half of a tile's, and more rows
+ * in two tiles. */
+static void last_rows(const struct bytes_product *s, const struct bytes_panel *p, val first, val left)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t max = s->d->mr / 2;
+    val zero = k_int(k, 0);
+    if (!max)
+        return;
+    ix_assume_range(k, left, 0, s->d->mr - 1);
+    val few = k_prim(k, P_LE, left, k_int(k, max), 0), half = ix_div(k, ix_add(k, left, k_int(k, 1)), 2);
+    val height = k_prim(k, P_SELECT, few, left, half), second = k_prim(k, P_SUB, left, height, 0);
+    ix_assume_range(k, height, 0, max);
+    val part = k_loop(k, LOOP_SERIAL, zero, k_int(k, 2), 1);
+    val rows = k_prim(k, P_SELECT, k_prim(k, P_EQ, part, zero, 0), height, second);
+    for (int64_t each = max; each > 0; each--) {
+        val open = k_if(k, k_prim(k, P_EQ, rows, k_int(k, each), 0));
+        dot_bytes_emit_tile(s, p, ix_add(k, first, ix_mul(k, part, height)), zero, each);
+        k_end(k, open);
+    }
+    k_end(k, part);
+}
+
+/* All row tiles of the task for one panel, of as many rows as the symbols' values say. */
+static void emit_symbolic_rows(const struct bytes_product *s, const struct bytes_panel *p, val first)
+{
+    struct kernel *k = s->d->w->k;
+    val whole = ix_div(k, s->d->rows_here, s->d->mr);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), whole, 1);
+    dot_bytes_emit_tile(s, p, ix_add(k, first, ix_scale(k, i, s->d->mr)), k_int(k, 0), s->d->mr);
+    k_end(k, i);
+    val done = ix_scale(k, whole, s->d->mr);
+    last_rows(s, p, ix_add(k, first, done), k_prim(k, P_SUB, s->d->rows_here, done, 0));
+}
+
 /* All row tiles of the task for one panel. */
 static void emit_panel(const struct bytes_product *s, const struct bytes_panel *p, val first, int64_t rows)
 {
@@ -274,6 +312,10 @@ static void emit_panel(const struct bytes_product *s, const struct bytes_panel *
     if (s->transposed && s->panel) {
         struct totals t = add_panel(s, p, 0, 0, (struct totals){.columns = no_sums(k, 1, p->room)});
         dot_store(k, s->columns, k_int(k, 0), TILE_ROWS, k_int(k, s->d->nr), transposed_columns(s, t.columns));
+    }
+    if (s->d->rows_here) {
+        emit_symbolic_rows(s, p, first);
+        return;
     }
     if (tiles) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles), 1), row = ix_scale(k, i, s->d->mr);
@@ -287,8 +329,10 @@ static void emit_panel(const struct bytes_product *s, const struct bytes_panel *
 /* One task.  All panels but the last are in a loop, which adds to the sums in scratch. */
 static void emit_task(const struct dot *d, const void *ctx, val first, int64_t rows, val n0, int64_t cols)
 {
-    const struct bytes_product *s = ctx;
+    struct dot here = *d; /* with the rows and columns of this task */
+    struct bytes_product product = *(const struct bytes_product *)ctx, *s = &product;
     struct kernel *k = d->w->k;
+    product.d = &here;
     int64_t lanes = s->lanes, room = dot_parts(cols, lanes) * lanes;
     struct bytes_panel p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr,
                      .length = s->kc};

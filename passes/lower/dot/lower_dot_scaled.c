@@ -454,7 +454,11 @@ void lower_block_dot_group(struct lowering *w)
     for (uint32_t m = 0; m < w->nmember; m++)
         product = op_is_product(w->g->node[w->member[m]].op) ? w->member[m] : product;
     w->anchor = product; /* its value is given where the others are evaluated */
-    bool known = dot_begin(&s.d, w, product); /* of lengths that are numbers, as all products of integers */
+    bool known = dot_begin(&s.d, w, product);
+    if (known && s.d.symbolic) {
+        kernel_mark_unsupported(w->k, "a symbol says how long a sum over blocks of products of integers is");
+        known = false;
+    }
     const struct node *n = &w->g->node[product];
     s.ta = w->g->node[n->in[0]].dtype;
     s.tb = w->g->node[n->in[1]].dtype;

@@ -523,23 +523,32 @@ bool dot_bytes_fits(struct dot *d)
            d->a_step_m >= 0 && d->run_m == d->size.m && (rows || columns);
 }
 
+/* Are rows, and columns in runs, all that symbols say the number of?  Then a panel has the whole contraction. */
+static bool byte_symbols_fit(const struct dot *d)
+{
+    enum { WIDEST = 64 }; /* columns of a tile */
+    return !d->symbolic ||
+           (!d->symbolic_k && d->size.k <= MAX_PANEL / WIDEST && (!d->symbolic_n || has_byte_runs(d)));
+}
+
 bool dot_bytes_choose(struct dot *d, struct schedule *s)
 {
     const struct caps *caps = d->w->chooser->caps;
     bool open = !d->w->chooser->want;
-    if (open && d->symbolic)
-        return false;
+    if (!byte_symbols_fit(d))
+        return !open && reject_schedule(d->w, "panel", "a symbol says how long the contraction is, or how many columns "
+                                        "there are, which are not in runs; or the contraction is long");
     struct tiling t = {.d = d, .caps = caps, .run = d->size.n, .packs = true, .when = EPILOGUE_IN_TILE};
     if (open) {
         s->dot_bytes.kc = (uint32_t)d->kblock;
         choose_tile(&t, &s->dot_bytes.mr, &s->dot_bytes.nr);
-        bool runs = has_byte_runs(d), few = d->size.m <= FEW_BYTE_ROWS && !runs;
+        bool runs = has_byte_runs(d), few = d->size.m <= FEW_BYTE_ROWS && !runs && !d->symbolic_m;
         if (few) {
             s->dot_bytes.mr = (uint16_t)d->size.m;
             s->dot_bytes.nr = (uint16_t)(d->b_step_n != 1 ? caps->vector_bytes / 4
                                          : d->size.n >= LINE_BYTES ? LINE_BYTES : s->dot_bytes.nr);
         }
-        s->dot_bytes.pack_b = runs || (!few && (d->b_step_n != 1 || d->size.m > s->dot_bytes.mr));
+        s->dot_bytes.pack_b = runs || (!few && (d->b_step_n != 1 || d->size.m > s->dot_bytes.mr || d->symbolic_m));
         s->dot_bytes.prefetch_b = few && d->size.k * d->size.n > caps->l1_bytes;
     }
     if (!tile_legal(d, s))
@@ -552,7 +561,7 @@ bool dot_bytes_choose(struct dot *d, struct schedule *s)
         s->dot_bytes.lanes = (uint16_t)(caps->vector_bytes / 4);
     if (!s->dot_bytes.panel) {
         int64_t max = MAX_PANEL / s->dot_bytes.nr / DOT_GROUP * DOT_GROUP, k = d->size.k;
-        int64_t panels = s->dot_bytes.pack_b ? dot_parts(k, max) : 1;
+        int64_t panels = s->dot_bytes.pack_b && !d->symbolic ? dot_parts(k, max) : 1;
         s->dot_bytes.panel = (uint32_t)(panels > 1 ? dot_parts(dot_parts(k, panels), DOT_GROUP) * DOT_GROUP : k);
     }
     if (open)
@@ -566,6 +575,9 @@ bool dot_bytes_legal(const struct dot *d, const struct schedule *s)
     int64_t panel = s->dot_bytes.panel;
     if (!task_rows_legal(d, s, s->dot_bytes.rows))
         return false;
+    if (d->symbolic && panel < d->size.k)
+        return reject_schedule(d->w, "panel", "panel %u: all of the contraction, as a length is symbolic",
+                               s->dot_bytes.panel);
     if (has_byte_runs(d) && !s->dot_bytes.pack_b)
         return reject_schedule(d->w, "pack_b", "pack_b: columns in runs are packed");
     if (panel != d->size.k && (!s->dot_bytes.pack_b || panel > d->size.k || panel % DOT_GROUP))
