@@ -262,6 +262,47 @@ def labels():
                {"x": rng.integers(0, 6, (3, 4))}, whole)
 
 
+def packed_attention(counts, rows, front, bias):
+    """Models of sequences of so many tokens, padded to `rows` behind or in front, their inputs, and the result of
+    Attention of padded sequences, as onnxruntime has no PackedAttention on processors."""
+    B, H, D, C = len(counts), 2, 4, 6
+    places = [b * rows + i + (rows - n if front else 0) for b, n in enumerate(counts) for i in range(n)]
+    others = [i for i in range(B * rows) if i not in places]
+    x, w, b = f32(len(places), C), f32(C, 3 * H * D), f32(3 * H * D)
+    padded, mask = np.zeros((B * rows, C), np.float32), np.zeros(B * rows, np.int32)
+    padded[places], mask[places] = x, 1
+    scores = f32(B, H, rows, rows) if bias else None
+    _, (y,) = expected("Attention", [padded.reshape(B, rows, C), w, b, mask.reshape(B, rows), None, scores], [True],
+                       "com.microsoft", dict(num_heads=H))
+    offsets = np.array(places + others, np.int32).reshape(B, rows)
+    first = np.cumsum([0] + list(counts)).astype(np.int32)
+    inputs = [x, w, b, offsets, first] + ([scores] if bias else [])
+    model = model_of("PackedAttention", inputs, [True], "com.microsoft", dict(num_heads=H), [onnx.TensorProto.FLOAT])
+    qkv = x @ w
+    parts = [np.ascontiguousarray(p) for p in np.split(qkv, 3, axis=1)] + [b, offsets, first]
+    parts += [scores] if bias else []
+    heads = model_of("PackedMultiHeadAttention", parts, [True], "com.microsoft", dict(num_heads=H),
+                     [onnx.TensorProto.FLOAT])
+    together = np.ascontiguousarray(qkv.reshape(-1, 3, H, D).transpose(0, 2, 1, 3))
+    one = [together, None, None] + parts[3:]
+    packed = model_of("PackedMultiHeadAttention", one, [True], "com.microsoft", dict(num_heads=H),
+                      [onnx.TensorProto.FLOAT])
+    result = y.reshape(B * rows, -1)[places]
+    one = [a for a in one if a is not None]
+    return [("", model, inputs), ("_heads", heads, parts), ("_together", packed, one)], result
+
+
+def write_packed(folder):
+    written = 0
+    for name, counts, rows, front, bias in (("behind", (3, 2), 3, False, False), ("front", (1, 4, 2), 5, True, False),
+                                            ("bias", (2, 0, 3), 4, False, True)):
+        models, result = packed_attention(counts, rows, front, bias)
+        for suffix, model, inputs in models:
+            write_case(folder, "test_PackedAttention_%s%s" % (name, suffix), model, inputs, [result])
+            written += 1
+    return written
+
+
 def graph_model(nodes, inputs, outputs):
     made = [helper.make_node(op, i, o, domain="ai.onnx.ml", **a) for op, i, o, a in nodes]
     given = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
@@ -353,6 +394,7 @@ def main(folder):
             continue
         write_case(folder, at, model, inputs, results)
         written += 1
+    written += write_packed(folder)
     print("onnxruntime %s: %d models" % (onnxruntime.__version__, written))
 
 
