@@ -98,6 +98,7 @@ struct lowered {                               /* arg[id] belongs to lbufs with 
     struct kernel *k;
     struct arg *arg;
     uint32_t narg;
+    bool requested;                            /* its schedule was not chosen */
     struct hash128 group;                      /* hash of the group's key (lower_memo.c): of all that determines the
                                                   kernel except its schedule; 0: there was no memory for the key */
 };
@@ -116,6 +117,10 @@ struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targ
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
 /* want: the record to follow; NULL: one is chosen.  [errors ARGUMENT: it is refused, with its field] */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out, struct err *e);
+/* Elementwise groups that do not read each other as the parts of one kernel.  From then on their nodes have the first
+ * one's group in g, the lowerer's graph. */
+bool lower_groups(struct lowerer *s, struct graph *g, const uint32_t *group, uint32_t n, const struct schedule *want,
+                  struct lowered *out, struct err *e);
 /* Names a kernel by the number and the ops of a group that has it, and by the user's line. */
 void lower_name(const struct lowerer *s, uint32_t group, struct kernel *k);
 const struct groups *lowerer_groups(const struct lowerer *s);

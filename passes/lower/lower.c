@@ -744,16 +744,17 @@ static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
     return true;
 }
 
-bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out, struct err *e)
+/* The kernel of these members, which have group `group`. */
+static bool lower_members(struct lowerer *s, uint32_t group, const ref *member, uint32_t nmember,
+                          const struct schedule *want, struct lowered *out, struct err *e)
 {
     struct chooser c = {.want = want};
-    *out = (struct lowered){.k = kernel_new("")};
+    *out = (struct lowered){.k = kernel_new(""), .requested = want};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
-    const uint32_t *first = &s->groups.first[group];
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .chooser = &c, .out = out,
                          .placeholders = s->placeholders && s->placeholders->n ? s->placeholders : NULL,
-                         .member = s->groups.member + first[0], .nmember = first[1] - first[0],
+                         .member = member, .nmember = nmember,
                          .place = s->groups.place, .stored = s->groups.stored, .pitch = s->pitch, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
     w.gpu = chooser_find(&c, s->targets, s->g->node[w.member[0]].device);
@@ -767,16 +768,53 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want,
     return false;
 }
 
+static uint32_t members_of(const struct lowerer *s, uint32_t group, const ref **member)
+{
+    const uint32_t *first = &s->groups.first[group];
+    *member = s->groups.member + first[0];
+    return first[1] - first[0];
+}
+
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out, struct err *e)
+{
+    const ref *member;
+    uint32_t n = members_of(s, group, &member);
+    return lower_members(s, group, member, n, want, out, e);
+}
+
+bool lower_groups(struct lowerer *s, struct graph *g, const uint32_t *group, uint32_t n, const struct schedule *want,
+                  struct lowered *out, struct err *e)
+{
+    const ref *member;
+    uint32_t count = 0, most = 1;
+    for (uint32_t i = 0; i < n; i++)
+        most += members_of(s, group[i], &member);
+    ref *all = mem_alloc(most * sizeof *all);
+    if (!all)
+        return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", g->name);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t own = members_of(s, group[i], &member);
+        s->assigned[group[0]] |= s->assigned[group[i]];
+        for (uint32_t m = 0; m < own; m++) {
+            g->group[member[m]] = group[0];
+            s->groups.place[member[m]] = count;
+            all[count++] = member[m];
+        }
+    }
+    bool ok = lower_members(s, group[0], all, count, want, out, e);
+    mem_free(all);
+    return ok;
+}
+
 void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,
                   uint32_t *members)
 {
-    const uint32_t *first = &s->groups.first[group];
-    const ref *member = s->groups.member + first[0];
+    const ref *member;
+    *members = members_of(s, group, &member);
     *g = s->g;
     struct chooser c = {0};
     chooser_find(&c, s->targets, s->g->node[member[0]].device);
     *caps = c.caps;
-    *members = first[1] - first[0];
     *dot = NIL;
     for (uint32_t m = 0; m < *members; m++)
         if (s->g->node[member[m]].op == OP_dot)

@@ -1,6 +1,8 @@
-/* Equal kernels that do not depend on each other become one launch of a GPU, a kernel with members: the updates of an
- * optimizer's parameters, casts of weights, sums for the gradients of biases (horizontal fusion; Li et al., "Automatic
- * Horizontal Fusion for GPU Kernels", 2022; for optimizers known as multi-tensor apply).
+/* Kernels that do not depend on each other become one launch of a GPU (horizontal fusion; Li et al., "Automatic
+ * Horizontal Fusion for GPU Kernels", 2022).  Equal ones are a kernel with members: the updates of an optimizer's
+ * parameters (known as multi-tensor apply), casts of weights, sums for the gradients of biases.  Different maps that
+ * are near each other, such as the concatenations before attention's gradient, are lowered again as the parts of one
+ * (lower_map.c).
  *
  * The groups have an order already.  A launch has the position of one of its groups, to which the others move: that of
  * the last if the groups read more than they store, because what they read then lives longer, else that of the first.
@@ -25,6 +27,7 @@ struct joiner {
     uint32_t *position;            /* per group; members of a launch have the same one */
     uint32_t *next;                /* per group: the next member of its launch; GROUP_NONE: none, or it is alone */
     bool *leads;                   /* per group: it is the first member of a launch */
+    enum joined { ALONE, MEMBER, PART } *joined; /* per group */
     uint32_t *before, *first_before; /* the groups that group i reads: before[first_before[i]] .. */
     struct live_bytes *live; uint32_t size; /* the tree: size leaves, node 1 is the root */
     struct { uint32_t first, last; } *lives; /* per node of the graph, if it is in an arena: positions */
@@ -154,8 +157,11 @@ static int64_t bytes_read_more(const struct joiner *j, uint32_t group)
 
 /* ---- one launch ---- */
 
+enum { MAX_PARTS = 4, MAX_PARTS_ARGUMENTS = 24 };
+
 struct launch_plan {
     uint32_t group[MAX_MEMBERS], n; /* in the order of their positions */
+    bool parts;                    /* of different maps */
     bool late;                     /* it is where its last group was */
     uint32_t position, arguments;
 };
@@ -179,12 +185,21 @@ static bool follows_all_it_reads(struct joiner *j, uint32_t group, uint32_t at)
     return true;
 }
 
+static bool launch_has_room(const struct joiner *j, const struct launch_plan *l, uint32_t group)
+{
+    const struct lowered *x = &j->p->low[group], *first = &j->p->low[l->group[0]];
+    if (j->p->device[group] != j->p->device[l->group[0]])
+        return false;
+    if (l->parts)
+        return l->n < MAX_PARTS && l->arguments + kernel_arguments(x->k) <= MAX_PARTS_ARGUMENTS;
+    return l->n < MAX_MEMBERS && l->arguments + kernel_arguments(x->k) <= MAX_MEMBER_ARGUMENTS &&
+           x->k->extent * (l->n + 1) < INT32_MAX && x->narg == first->narg;
+}
+
 /* Can the launch have this group, which is behind its others? */
 static bool launch_accepts(struct joiner *j, const struct launch_plan *l, uint32_t group)
 {
-    const struct lowered *x = &j->p->low[group], *first = &j->p->low[l->group[0]];
-    if (l->n == MAX_MEMBERS || l->arguments + kernel_arguments(x->k) > MAX_MEMBER_ARGUMENTS ||
-        x->k->extent * (l->n + 1) >= INT32_MAX || x->narg != first->narg)
+    if (!launch_has_room(j, l, group))
         return false;
     if (!l->late)
         return follows_all_it_reads(j, group, l->position);
@@ -221,6 +236,7 @@ static void launch_end(struct joiner *j, struct launch_plan *l)
 {
     for (uint32_t i = 0; l->n > 1 && i < l->n; i++) {
         j->position[l->group[i]] = l->position;
+        j->joined[l->group[i]] = l->parts ? PART : MEMBER;
         j->leads[l->group[i]] = !i;
         j->next[l->group[i]] = i + 1 < l->n ? l->group[i + 1] : GROUP_NONE;
     }
@@ -287,7 +303,89 @@ static bool join_all(struct joiner *j)
     return !p->e->code;
 }
 
+/* ---- the launches of different maps ---- */
+
+/* Do members of both groups have as many elements as r, which both read?  Such members would become one part. */
+static bool is_read_alike(const struct joiner *j, uint32_t a, uint32_t b, ref r)
+{
+    const struct groups *s = lowerer_groups(j->p->lowerer);
+    const uint32_t of[2] = {a, b};
+    unsigned found = 0;
+    for (unsigned i = 0; i < 2; i++)
+        for (uint32_t m = s->first[of[i]]; m < s->first[of[i] + 1] && !(found >> i & 1); m++)
+            found |= (unsigned)(node_numel(j->p->g, s->member[m]) == node_numel(j->p->g, r)) << i;
+    return found == 3;
+}
+
+/* Are they maps whose threads access as many elements at once, of different arrays or in different orders? */
+static bool parts_fit(struct joiner *j, uint32_t a, uint32_t b)
+{
+    const struct lowered *x = &j->p->low[a], *y = &j->p->low[b];
+    if (x->k->sched.width != y->k->sched.width || schedule_of(x->k)->map.vector != schedule_of(y->k)->map.vector)
+        return false;
+    for (uint32_t i = 0; i < x->narg; i++)
+        for (uint32_t k = 0; k < y->narg; k++, j->steps++)
+            if (x->arg[i].node == y->arg[k].node && is_read_alike(j, a, b, x->arg[i].node))
+                return false;
+    return true;
+}
+
+static bool may_be_part(const struct joiner *j, uint32_t group)
+{
+    const struct planner *p = j->p;
+    const struct kernel *k = p->low[group].k;
+    return k && j->joined[group] == ALONE && device_joins(p, p->device[group]) && k->sched.kind == SCHED_MAP &&
+           k->extent > 0 && k->extent < INT32_MAX / MAX_PARTS;
+}
+
+/* Does the launch have room and memory for one more map, and does that fit to the others? */
+static bool launch_takes_part(struct joiner *j, const struct launch_plan *l, uint32_t group)
+{
+    bool fits = may_be_part(j, group);
+    for (uint32_t i = 0; fits && i < l->n; i++)
+        fits = parts_fit(j, l->group[i], group);
+    return fits && launch_accepts(j, l, group) && launch_fits(j, l, group);
+}
+
+/* Joins each map with others that are near it. */
+static bool join_maps(struct joiner *j)
+{
+    enum { NEAR = 32 }; /* groups */
+    const struct planner *p = j->p;
+    struct launch_plan l = {.parts = true};
+    for (uint32_t pos = 0; pos < j->n; pos++) {
+        if (!may_be_part(j, p->order[pos]))
+            continue;
+        l.late = bytes_read_more(j, p->order[pos]) >= 0;
+        launch_add(j, &l, p->order[pos]);
+        for (uint32_t at = pos + 1; at < j->n && at <= pos + NEAR; at++, j->steps++)
+            if (launch_takes_part(j, &l, p->order[at]))
+                launch_add(j, &l, p->order[at]);
+        launch_end(j, &l);
+    }
+    return !p->e->code;
+}
+
 /* ---- the planner's order ---- */
+
+/* The group at the launch's position gets the kernel and the arguments of all parts. */
+static bool launch_lower_parts(struct joiner *j, uint32_t first)
+{
+    struct planner *p = j->p;
+    uint32_t holder = p->order[j->position[first]], group[MAX_PARTS] = {holder}, n = 1;
+    struct lowered own = p->low[holder], all;
+    for (uint32_t g = first; g != GROUP_NONE; g = j->next[g])
+        if (g != holder)
+            group[n++] = g;
+    if (!lower_groups(p->lowerer, p->p->g, group, n, own.requested ? schedule_of(own.k) : NULL, &all, p->e))
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        mem_free(p->low[group[i]].arg);
+        p->low[group[i]] = (struct lowered){.group = p->low[group[i]].group};
+    }
+    p->low[holder] = all;
+    return plan_share_kernel(p, holder);
+}
 
 /* The group at the launch's position gets the kernel and the arguments of all members. */
 static bool launch_lower(struct joiner *j, uint32_t first)
@@ -350,7 +448,7 @@ static bool launches_lower(struct joiner *j)
     for (uint32_t i = 0; i < j->n; i++)
         holder[i] = j->p->order[j->position[i]];
     for (uint32_t i = 0; i < j->n; i++)
-        if (j->leads[i] && !launch_lower(j, i))
+        if (j->leads[i] && !(j->joined[i] == PART ? launch_lower_parts(j, i) : launch_lower(j, i)))
             return false;
     order_launches(j);
     move_readers(j, holder);
@@ -385,6 +483,7 @@ static bool joiner_begin(struct joiner *j, struct planner *p)
     j->position = mem_arena_alloc(&j->mem, (j->n + 1) * sizeof *j->position);
     j->next = mem_arena_alloc(&j->mem, (j->n + 1) * sizeof *j->next);
     j->leads = mem_arena_alloc(&j->mem, (j->n + 1) * sizeof *j->leads);
+    j->joined = mem_arena_alloc(&j->mem, (j->n + 1) * sizeof *j->joined);
     j->first_before = mem_arena_alloc(&j->mem, (j->n + 2) * sizeof *j->first_before);
     j->live = mem_arena_alloc(&j->mem, 2 * j->size * sizeof *j->live);
     j->lives = mem_arena_alloc(&j->mem, p->g->nnode * sizeof *j->lives);
@@ -405,7 +504,7 @@ bool plan_join(struct planner *p)
         any |= device_joins(p, p->device[i]);
     if (!any || p != p->root || p->p->placeholders.n) /* a region's groups, and sizes with symbols, stay */
         return true;
-    bool ok = joiner_begin(&j, p) && join_all(&j) && launches_lower(&j);
+    bool ok = joiner_begin(&j, p) && join_all(&j) && join_maps(&j) && launches_lower(&j);
     atomic_fetch_add_explicit(&pass_steps, j.steps, memory_order_relaxed);
     mem_free(j.undo);
     mem_arena_free(&j.mem);
