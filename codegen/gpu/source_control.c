@@ -133,7 +133,7 @@ static void put_unroll(struct emitter *m, val v)
         text_put(m->t, "#pragma unroll 8\n");
         source_line(m);
     } else if (kind == LOOP_SERIAL && !m->d->table && /* a product's step is long, and has barriers */
-               ((m->unit && loop_has_tile_products(m, v)) || loop_has_search(m, v))) {
+               (loop_has_tile_products(m, v) || loop_has_search(m, v))) {
         text_put(m->t, "#pragma unroll 1\n");
         source_line(m);
     }

@@ -35,13 +35,14 @@ struct product_blocks {
     bool copied[2], along_k[2];
     int64_t each[2], pitch[2], elements[2];
     int64_t halves_m, halves_n;     /* number of parts of a thread's tile along rows and columns */
+    int64_t slices;                 /* of a part: its columns are loaded and multiplied so many times as few at a time */
     val t, i0, j0;                  /* number of the thread; the block's first row and column */
     int64_t splits;                 /* number of parts of the contraction */
     val split, k0, steps;           /* the block's part, its first index of the contraction, and its steps */
     uint32_t sums;                  /* lbuf: the sums of all parts, if there are several */
 };
 
-enum { MAX_PARTS = DOT_MAX_PARTS, PAD = DOT_BLOCK_PAD, LARGE = 8, QUARTERS = 4 };
+enum { MAX_PARTS = DOT_MAX_PARTS, PAD = DOT_BLOCK_PAD, LARGE = 8, MAX_SLICES = 2, MAX_SUMS = 4 * MAX_SLICES };
 
 /* ---- one step ---- */
 
@@ -79,6 +80,9 @@ static bool is_by_side(const struct product_blocks *s, bool second) { return s->
 
 /* The columns of a thread in each part of its tile. */
 static int64_t columns_of_part(const struct product_blocks *s) { return s->nr / s->halves_n; }
+
+/* The sums of a thread are tiles of so many: slices of the first part in the first row of parts, of the next, .. */
+static int64_t sum_tiles(const struct product_blocks *s) { return s->halves_m * s->halves_n * s->slices; }
 
 /* The place of a row or column of a block in shared memory that has these one after the other.  Column u of thread j's
  * part p of its tile is at j + (threads in a row) * (p * columns of a part + u). */
@@ -162,13 +166,15 @@ static val first_of(const struct product_blocks *s, bool second, int64_t part)
     return ix_add(k, ix_scale(k, number, tile), k_int(k, part * (second ? s->block_n : s->block_m) / halves));
 }
 
-/* Loads the elements of a part of the thread's tile of an operand: rows x `count`, or `count` x columns, from index kk
- * of a stage's step on. */
+/* Loads the elements of a part of the thread's tile of an operand, of the second those of a slice of a part: rows x
+ * `count`, or `count` x columns, from index kk of a stage's step on. */
 static val load_part(const struct product_blocks *s, bool second, val stage, val kk, int64_t count, int64_t part)
 {
     struct kernel *k = s->d->w->k;
-    int64_t rows = s->mr / s->halves_m, cols = columns_of_part(s), pitch = s->pitch[second];
-    val at = ix_scale(k, stage, s->elements[second]), first = first_of(s, second, part);
+    int64_t rows = s->mr / s->halves_m, cols = columns_of_part(s) / s->slices, pitch = s->pitch[second];
+    val at = ix_scale(k, stage, s->elements[second]);
+    val first = second ? ix_add(k, first_of(s, true, part / s->slices), k_int(k, part % s->slices * cols))
+                       : first_of(s, false, part);
     if (is_by_side(s, second) && second) {
         val place = ix_add(k, ix_mod(k, s->t, s->col_threads), k_int(k, part * cols * s->col_threads));
         at = ix_add(k, ix_add(k, at, ix_scale(k, place, pitch)), kk);
@@ -185,13 +191,14 @@ static val load_part(const struct product_blocks *s, bool second, val stage, val
                       : dot_load(k, s->buf[0], at, TILE_COLS, k_int(k, pitch), rows, count, 0);
 }
 
-/* Adds to all parts of acc the products of indices `from` to `end` - 1 of a stage's step, `each` of them at a time. */
+/* Adds to all tiles of acc the products of indices `from` to `end` - 1 of a stage's step, `each` of them at a time. */
 static void dot_gpu_multiply(const struct product_blocks *s, val stage, val from, val end, int64_t each, val *acc)
 {
     struct kernel *k = s->d->w->k;
-    int64_t m = s->halves_m, n = s->halves_n, known;
-    bool constant = ix_const(k, end, &known);
-    val i = k_loop(k, constant ? LOOP_UNROLLED : LOOP_SERIAL, from, end, each), sum[QUARTERS], a[2], b[2];
+    int64_t m = s->halves_m, n = s->halves_n * s->slices, known;
+    bool unrolled = ix_const(k, end, &known) && s->slices == 1; /* with slices there are no registers for that */
+    val i = k_loop(k, unrolled ? LOOP_UNROLLED : LOOP_SERIAL, from, end, each), sum[MAX_SUMS], a[2];
+    val b[2 * MAX_SLICES];
     for (int64_t q = 0; q < m * n; q++)
         sum[q] = dot_carry(k, acc[q]);
     for (int64_t h = 0; h < m; h++)
@@ -200,7 +207,7 @@ static void dot_gpu_multiply(const struct product_blocks *s, val stage, val from
         b[h] = load_part(s, true, stage, i, each, h);
     for (int64_t q = 0; q < m * n && each == 1; q++)
         acc[q] = dot_mma(k, MMA_CHAIN, a[q / n], b[q % n], sum[q]);
-    for (int64_t h = 0; h < n && each > 1; h++) { /* few registers: one part of B at a time */
+    for (int64_t h = 0; h < n && each > 1; h++) { /* few registers: one slice of B at a time */
         b[h] = load_part(s, true, stage, i, each, h);
         for (int64_t g = 0; g < m; g++)
             acc[g * n + h] = dot_mma(k, MMA_CHAIN, a[g], b[h], sum[g * n + h]);
@@ -306,12 +313,13 @@ static void emit_sums(const struct product_blocks *s, val *sum)
 {
     struct kernel *k = s->d->w->k;
     struct block_operand part[2];
-    int64_t length = s->step, quarters = s->halves_m * s->halves_n, steps = dot_parts(s->d->size.k, length);
+    int64_t length = s->step, tiles = sum_tiles(s), steps = dot_parts(s->d->size.k, length);
     int64_t of_part = s->splits > 1 ? s->s.dot_blocks.split / length : steps;
     int64_t ahead = s->stages - 1, rest = has_copies(s) ? s->d->size.k % length : 0;
     bool whole = size_divides(s->d->len.k, length) && !s->d->symbolic_k &&
                  (s->splits == 1 || s->d->size.k % s->s.dot_blocks.split == 0);
-    val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->mr / s->halves_m, s->nr / s->halves_n), acc[QUARTERS];
+    val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->mr / s->halves_m, columns_of_part(s) / s->slices);
+    val acc[MAX_SUMS];
     for (int64_t i = 0; i < ahead; i++) {
         begin_copies(s, k_int(k, i));
         begin_loads(s, step_start(s, k_int(k, i < of_part ? i : of_part - 1)), !whole, part);
@@ -319,7 +327,7 @@ static void emit_sums(const struct product_blocks *s, val *sum)
     }
     await_step(s);
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), rest ? k_int(k, steps - 1) : s->steps, 1);
-    for (int64_t q = 0; q < quarters; q++)
+    for (int64_t q = 0; q < tiles; q++)
         acc[q] = sum[q] = dot_carry(k, zero);
     val stage = ix_mod(k, step, s->stages);
     val other = s->stages == 2 ? ix_sub(k, k_int(k, 1), stage)
@@ -338,10 +346,10 @@ static void emit_sums(const struct product_blocks *s, val *sum)
     if (steps > 1)
         end_loads(s, other, part);
     await_step(s);
-    for (int64_t q = 0; q < quarters; q++)
+    for (int64_t q = 0; q < tiles; q++)
         k_next(k, acc[q], sum[q]);
     k_end(k, step);
-    for (int64_t q = 0; q < quarters; q++)
+    for (int64_t q = 0; q < tiles; q++)
         sum[q] = dot_out(k, acc[q]);
     if (rest) {
         multiply_first(s, k_int(k, (steps - 1) % s->stages), rest, sum);
@@ -382,8 +390,10 @@ static void emit_results(const struct product_blocks *s, const val *sums)
                                       (s->splits == 1 && s->d->columns > s->d->size.n && s->d->columns % cols == 0));
     bool whole = together && size_divides(s->d->len.m, s->block_m) && size_divides(s->d->len.n, s->block_n) &&
                  (s->d->w->nmember <= SMALL || s->splits > 1);
-    for (int64_t q = 0; q < quarters; q++)
-        dot_store(k, s->own, k_int(k, q * rows * cols), TILE_ROWS, k_int(k, cols), sums[q]);
+    for (int64_t q = 0; q < sum_tiles(s); q++) {
+        int64_t part = q / s->slices, column = q % s->slices * (cols / s->slices);
+        dot_store(k, s->own, k_int(k, part * rows * cols + column), TILE_ROWS, k_int(k, cols), sums[q]);
+    }
     for (int64_t q = 0; q < quarters; q++) {
         for (int64_t i = 0; whole && i < rows; i++)
             emit_row(s, q, k_int(k, i), k_int(k, 0), cols);
@@ -421,6 +431,7 @@ void dot_blocks_emit(struct dot *d, const struct schedule *schedule)
     s.halves_n = schedule->dot_blocks.nr == LARGE ? 2 : 1;
     for (int second = 0; second < 2; second++)
         find_accesses(&s, second);
+    s.slices = is_by_side(&s, false) && is_by_side(&s, true) && columns_of_part(&s) % MAX_SLICES == 0 ? MAX_SLICES : 1;
     lower_scalars(w);
     for (int second = 0; second < 2; second++)
         s.buf[second] = k_buf(k, BUF_SHARED, d->dtype, s.stages * s.elements[second], 0);
@@ -432,7 +443,7 @@ void dot_blocks_emit(struct dot *d, const struct schedule *schedule)
     dot_open_blocks(d, schedule, s.splits, &tasks, &s.split, &s.i0, &s.j0);
     s.t = lower_threads(w, s.threads, &tasks);
     open_part(&s);
-    val sums[QUARTERS];
+    val sums[MAX_SUMS];
     emit_sums(&s, sums);
     emit_results(&s, sums);
     lower_tasks_end(w, &tasks);

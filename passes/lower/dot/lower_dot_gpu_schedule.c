@@ -183,9 +183,7 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
     static const struct dot_shape shape[] = {
         {16, 4, 8, 32, 8}, {16, 4, 8, 16, 8}, {16, 4, 4, 16, 8}, {16, 4, 2, 16, 8},
         {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
-    /* two operands that are read in vectors along the contraction take more registers than there are */
-    bool found = false, vectors = c->async_copies && dot_has_vectors(d, false) && dot_has_vectors(d, true) &&
-                                  !(dot_vectors_along_k(d, false) && dot_vectors_along_k(d, true));
+    bool found = false, vectors = c->async_copies && dot_has_vectors(d, false) && dot_has_vectors(d, true);
     for (unsigned i = c->broadcast ? 0 : TALL; i < sizeof shape / sizeof *shape; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_BLOCKS, 1);
         /* a later shape is only used if its block has fewer results */
