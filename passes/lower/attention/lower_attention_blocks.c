@@ -129,6 +129,8 @@ static void copy_iterated(const struct blocks *b, int which, val number)
     copy_block(b, &s->iterated[which], first, s->step, s->a->m, true, b->iterated[which], 0);
     if (s->gradient)
         copy_block(b, &s->iterated[1], first, s->step, s->a->m, true, b->iterated[0], b->iterated_elements);
+    if (s->gradient && s->keys)
+        blocks_load_statistics(b, first);
     blocks_commit(b);
 }
 
@@ -244,8 +246,6 @@ static void add_block_gradients(const struct blocks *b, val number, val *total)
     const struct tiles *s = &b->s;
     struct kernel *k = s->a->w->k;
     val sum[MAX_PARTS], one = k_int(k, 1), zero = k_int(k, 0);
-    if (s->keys)
-        blocks_load_statistics(b, s->step, s->a->m, s->k0);
     blocks_wait(b, 0);
     put_scores(b, products_with_iterated(b));
     block_barrier(b);
@@ -338,7 +338,6 @@ static void make_block_buffers(struct blocks *b)
     struct kernel *k = a->w->k;
     bool grad = s->gradient;
     unsigned own = !grad ? Q : s->keys ? Y : X, iterated = !grad ? K : s->keys ? X : Y;
-    int64_t rows = s->rows > s->step ? s->rows : s->step;
     b->pitch = attention_block_pitch(a->d, a->e, b->across);
     b->weight_pitch = s->step + EACH;
     b->own_elements = s->rows * b->pitch;
@@ -352,8 +351,10 @@ static void make_block_buffers(struct blocks *b)
     b->weight = k_buf(k, BUF_SHARED, KL_F32, b->groups * b->weight_elements, 0);
     b->iterated[0] = k_buf(k, BUF_SHARED, KL_F32, (grad ? 2 : 1) * b->iterated_elements, 0);
     b->iterated[1] = grad || !a->e ? b->iterated[0] : k_buf(k, BUF_SHARED, KL_F32, b->iterated_elements, 0);
-    for (int i = 0; i < (grad ? STAT_COUNT : ranges(a) ? ATTENTION_BLOCK_ROWS : ROW_LOW); i++)
-        b->row[i] = k_buf(k, BUF_SHARED, !grad && i >= ROW_LOW ? KL_I32 : KL_F32, rows, 0);
+    for (int i = 0; i < (grad ? 0 : ranges(a) ? ATTENTION_BLOCK_ROWS : ROW_LOW); i++)
+        b->row[i] = k_buf(k, BUF_SHARED, i >= ROW_LOW ? KL_I32 : KL_F32, s->rows, 0);
+    if (grad)
+        b->stats = k_buf(k, BUF_SHARED, KL_F32, STAT_COUNT * (s->keys ? s->step : s->rows), 0);
     int64_t columns = b->iterated_rows > EACH ? b->iterated_rows : EACH;
     b->mine = k_buf(k, BUF_REGISTER, KL_F32, MR * columns, 0);
     for (int i = 0; i < 2; i++) {
@@ -370,12 +371,12 @@ static void iterate_blocks(struct blocks *b)
     val first, end, total[MAX_PARTS], carry[MAX_PARTS];
     attention_unmasked_steps(s, &first, &end);
     copy_own(b);
+    if (s->gradient && !s->keys)
+        blocks_load_statistics(b, s->a->q0);
     copy_iterated(b, 0, first);
     if (!s->gradient) {
         copy_iterated(b, 1, first);
         blocks_start_rows(b);
-    } else if (!s->keys) {
-        blocks_load_statistics(b, s->rows, s->a->l, s->a->q0);
     }
     val start = tile_zero(b, 0, EACH), number = k_loop(k, LOOP_SERIAL, first, end, 1);
     ix_bound(k, number, 0, (s->a->m + s->step - 1) / s->step - 1);
@@ -419,6 +420,7 @@ void attention_blocks_emit(struct attention *a, const struct schedule *schedule)
     make_block_buffers(&b);
     for (unsigned i = Q; i <= (s->gradient || !a->e ? K : V); i++)
         b.vectors[i] = attention_has_accesses(a, i, s->gradient, s->keys, EACH);
+    b.stat_vectors = s->gradient && attention_has_adjacent_statistics(a, s->keys, EACH);
     k->extent = shape_count(&a->lead) * blocks;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1), block = ix_mod(k, p, blocks);
     lower_unflatten(k, &a->lead, ix_div(k, p, blocks), a->coord);

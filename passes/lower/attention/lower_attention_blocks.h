@@ -14,7 +14,9 @@ struct blocks {
     int64_t pitch, weight_pitch;        /* elements from row to row */
     int64_t own_elements, weight_elements, iterated_elements;
     uint32_t own, iterated[2], weight;    /* lbufs: of each group; k and v, or both in the first one; of each group */
-    uint32_t row[ATTENTION_BLOCK_ROWS]; /* lbufs with an element for each row: enum row_buffer, or statistics */
+    uint32_t row[ATTENTION_BLOCK_ROWS]; /* lbufs with an element for each row: enum row_buffer */
+    uint32_t stats;                     /* lbuf: those of a query beside each other */
+    bool stat_vectors;                  /* they are copied in vectors */
     uint32_t mine;                      /* lbuf in registers */
     bool vectors[3];                    /* operands that are copied in vectors */
     val group, i, j;                    /* the thread's group, and its place there */
@@ -27,8 +29,9 @@ void blocks_start_rows(const struct blocks *b);
 /* Scores of the step become weights. */
 void blocks_soften_rows(const struct blocks *b);
 void blocks_store_stats(const struct blocks *b);    /* as store_stats of lower_attention.c */
-/* Gradient: the statistics of `rows` queries from row `first` on, of `all`. */
-void blocks_load_statistics(const struct blocks *b, int64_t rows, int64_t all, val first);
+/* Gradient: the statistics of the block's own queries, or of those of a step, from row `first` on.  They may be copies,
+ * which belong to the next batch. */
+void blocks_load_statistics(const struct blocks *b, val first);
 /* Scores and dp of the step become p, for keys, and ds. */
 void blocks_gradient_of_pairs(const struct blocks *b);
 

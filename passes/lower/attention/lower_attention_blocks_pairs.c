@@ -150,27 +150,69 @@ void blocks_soften_rows(const struct blocks *b)
     end_rows(b, &scope);
 }
 
+/* A thread has two rows: an access of four numbers. */
 void blocks_store_stats(const struct blocks *b)
 {
+    enum { PAIR = 2 };
     const struct attention *a = b->s.a;
     struct lowering *w = a->w;
     struct kernel *k = w->k;
     const struct shape shape = *node_shape(w->g, a->stats);
-    val t;
-    struct row_scope scope = begin_rows(b, b->s.rows, &t);
-    val there, i = own_row(b, t, &there), zero = k_const(k, KL_F32, 0);
-    val max = k_load(k, b->row[ROW_MAX], t, 0), sum = k_load(k, b->row[ROW_SUM], t, 0);
-    max = k_prim(k, P_SELECT, k_prim(k, P_EQ, max, k_const(k, KL_F32, -INFINITY), 0), zero, max);
-    sum = k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero,
-                 k_prim(k, P_DIV, k_const(k, KL_F32, 1), sum, 0));
-    w->pred = there;
-    attention_store(a, a->stats, &shape, i, k_int(k, 0), max);
-    attention_store(a, a->stats, &shape, i, k_int(k, 1), sum);
+    val t, there[PAIR], i[PAIR], value[PAIR][2], zero = k_const(k, KL_F32, 0);
+    struct row_scope scope = begin_rows(b, b->s.rows / PAIR, &t);
+    for (int u = 0; u < PAIR; u++) {
+        val row = ix_add(k, ix_scale(k, t, PAIR), k_int(k, u));
+        i[u] = own_row(b, row, &there[u]);
+        val max = k_load(k, b->row[ROW_MAX], row, 0), sum = k_load(k, b->row[ROW_SUM], row, 0);
+        value[u][0] = k_prim(k, P_SELECT, k_prim(k, P_EQ, max, k_const(k, KL_F32, -INFINITY), 0), zero, max);
+        value[u][1] = k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero,
+                             k_prim(k, P_DIV, k_const(k, KL_F32, 1), sum, 0));
+    }
+    for (int u = 0; u < PAIR; u++) {
+        w->pred = a->l % PAIR ? there[u] : there[0]; /* both exist or neither */
+        for (int c = 0; c < 2; c++)
+            attention_store(a, a->stats, &shape, i[u], k_int(k, c), value[u][c]);
+    }
     w->pred = 0;
     end_rows(b, &scope);
 }
 
 /* ---- gradient: p and ds ---- */
+
+static val stat_index(const struct blocks *b, val row, int c)
+{
+    struct kernel *k = b->s.a->w->k;
+    return ix_add(k, ix_scale(k, row, STAT_COUNT), k_int(k, c));
+}
+
+/* Copies the statistics of `rows` queries from row `first` on, of `all`; zeros for those that do not exist. */
+static void copy_statistics(const struct blocks *b, int64_t rows, int64_t all, val first)
+{
+    const struct attention *a = b->s.a;
+    struct kernel *k = a->w->k;
+    int64_t n = rows * STAT_COUNT / EACH, threads = b->s.s.width;
+    uint32_t facts = ix_facts_begin(k);
+    ix_bound(k, first, 0, all - 1); /* only for those that exist */
+    val element = attention_stored(a, STATS, first, k_int(k, 0));
+    const struct linst load = k->inst[element]; /* only its address is used */
+    ix_facts_end(k, facts);
+    for (int64_t i = 0; i < n; i += threads) {
+        val e = ix_add(k, b->s.t, k_int(k, i)), at = ix_scale(k, e, EACH), there = 0;
+        val some = n - i < threads ? k_if(k, k_prim(k, P_LT, e, k_int(k, n), 0)) : 0;
+        if (b->s.keys || all % rows)
+            there = k_prim(k, P_LT, ix_add(k, ix_scale(k, first, STAT_COUNT), at), k_int(k, all * STAT_COUNT), 0);
+        val x[EACH], from = ix_add(k, load.a, at);
+        if (b->s.keys)
+            k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = EACH, .a = at, .b = from, .c = there,
+                                       .imm = b->stats | load.imm << 32});
+        for (int u = 0; u < EACH && !b->s.keys; u++) /* once: a copy beside those of rows was seen to spill */
+            x[u] = k_load(k, (uint32_t)load.imm, ix_add(k, from, k_int(k, u)), there);
+        for (int u = 0; u < EACH && !b->s.keys; u++)
+            k_store(k, b->stats, ix_add(k, at, k_int(k, u)), x[u], 0);
+        if (some)
+            k_end(k, some);
+    }
+}
 
 /* The statistics of rows `from` to from + count - 1 of those that blocks_load_statistics describes. */
 static void load_statistics(const struct blocks *b, int64_t from, int64_t count, int64_t rows, int64_t all, val first)
@@ -182,22 +224,25 @@ static void load_statistics(const struct blocks *b, int64_t from, int64_t count,
     struct row_scope scope = begin_rows(b, count, &t);
     t = ix_add(k, t, k_int(k, from));
     val query = ix_add(k, first, t);
-    val there = all % rows ? k_prim(k, P_LT, query, k_int(k, all), 0) : 0;
+    val there = b->s.keys || all % rows ? k_prim(k, P_LT, query, k_int(k, all), 0) : 0;
     ix_bound(k, query, 0, all - 1);
     w->pred = there;
     w->pred_all = there != 0;
     for (int c = 0; c < STAT_COUNT; c++)
-        k_store(k, b->row[c], t, attention_element(a, STATS, query, k_int(k, c)), 0);
+        k_store(k, b->stats, stat_index(b, t, c), attention_element(a, STATS, query, k_int(k, c)), 0);
     w->pred = 0;
     w->pred_all = false;
     end_rows(b, &scope);
 }
 
-/* The statistics of the block's own queries, or of the step's, of which a thread has several in a small block. */
-void blocks_load_statistics(const struct blocks *b, int64_t rows, int64_t all, val first)
+/* Without copies a thread has several rows in a small block. */
+void blocks_load_statistics(const struct blocks *b, val first)
 {
-    int64_t threads = b->s.s.width;
-    for (int64_t from = 0; from < rows; from += threads)
+    const struct attention *a = b->s.a;
+    int64_t threads = b->s.s.width, rows = b->s.keys ? b->s.step : b->s.rows, all = b->s.keys ? a->m : a->l;
+    if (b->stat_vectors)
+        copy_statistics(b, rows, all, first);
+    for (int64_t from = 0; !b->stat_vectors && from < rows; from += threads)
         load_statistics(b, from, rows - from < threads ? rows - from : threads, rows, all, first);
 }
 
@@ -235,9 +280,10 @@ static void gradient_of_accesses(const struct blocks *b, val e)
         score[u] = k_load(k, b->weight, ix_add(k, at, k_int(k, u)), 0);
     for (int u = 0; u < EACH; u++)
         dp[u] = k_load(k, b->weight, ix_add(k, dp_at, k_int(k, u)), 0);
-    for (int c = 0; c < STAT_COUNT; c++)
-        for (int u = 0; u < EACH; u++)
-            stat[c][u] = k_load(k, b->row[c], s->keys ? ix_add(k, col, k_int(k, u)) : row, 0);
+    for (int u = 0; u < EACH; u++)
+        for (int c = 0; c < STAT_COUNT; c++)
+            stat[c][u] = !s->keys && u ? stat[c][0]
+                : k_load(k, b->stats, stat_index(b, s->keys ? ix_add(k, col, k_int(k, u)) : row, c), 0);
     for (int u = 0; u < EACH; u++) {
         val x = k_prim(k, P_MUL, score[u], attention_scale(s), 0);
         val p = k_prim(k, P_MUL, k_exp_nonpositive(k, k_prim(k, P_SUB, x, stat[STAT_MAX][u], 0)), stat[INVERSE][u], 0);

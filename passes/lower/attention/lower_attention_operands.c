@@ -79,6 +79,18 @@ bool attention_has_accesses(const struct attention *a, unsigned which, bool grad
            is_array(a, which, rows_of(a, which, gradient, keys), a->columns[which], each, &at, &vectors) && vectors;
 }
 
+bool attention_has_adjacent_statistics(const struct attention *a, bool keys, int64_t each)
+{
+    struct panel_array at;
+    bool vectors;
+    int64_t queries = keys ? a->m : a->l;
+    bool ok = is_array(a, STATS, queries, STAT_COUNT, each, &at, &vectors) && at.column == 1 &&
+              at.row == STAT_COUNT && at.first % each == 0 && queries * STAT_COUNT % each == 0;
+    for (unsigned i = 0; ok && i < a->lead.rank; i++)
+        ok = at.lead[i] % each == 0;
+    return ok;
+}
+
 bool attention_has_blocks(const struct attention *a)
 {
     enum { FAR = 1 << 30 };

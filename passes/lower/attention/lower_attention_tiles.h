@@ -64,6 +64,8 @@ static inline val attention_scale(const struct tiles *s)
 bool attention_find_steps(struct tiles *s);
 /* Is operand `which` an array of which accesses of `each` adjacent columns can be copied? */
 bool attention_has_accesses(const struct attention *a, unsigned which, bool gradient, bool keys, int64_t each);
+/* The same of a gradient's statistics: those of a matrix's queries are adjacent, whole accesses of `each`. */
+bool attention_has_adjacent_statistics(const struct attention *a, bool keys, int64_t each);
 /* The view of operand `which`; false: TMA loads cannot take it. */
 bool attention_view(const struct attention *a, unsigned which, bool gradient, bool keys, struct attention_view *v);
 
