@@ -385,47 +385,6 @@ void lower_tasks_end(struct lowering *w, const struct tasks *t)
     k_end(w->k, t->loop);
 }
 
-enum { ACCESS_BYTES = 16, MAX_ACCESS = 8 /* elements */ };
-
-static int64_t smaller_element(const struct lowering *w, ref r, int64_t elements, int64_t min)
-{
-    int64_t own = (int64_t)dtype_size(w->g->node[r].dtype);
-    return node_numel(w->g, r) >= elements && own < min ? own : min;
-}
-
-int64_t lower_access_smallest(const struct lowering *w, int64_t elements)
-{
-    int64_t min = ACCESS_BYTES;
-    for (uint32_t m = 0; m < w->nmember; m++) {
-        ref r = w->member[m];
-        min = w->stored[r] ? smaller_element(w, r, elements, min) : min;
-        for (unsigned i = 0; i < w->g->node[r].nin; i++) {
-            bool linear;
-            ref x = node_operand(w->g, r, i, &linear);
-            min = lower_in_memory(w, x) ? smaller_element(w, x, elements, min) : min;
-        }
-    }
-    return ACCESS_BYTES / (min < ACCESS_BYTES / MAX_ACCESS ? ACCESS_BYTES / MAX_ACCESS : min);
-}
-
-int64_t lower_access(const struct lowering *w)
-{
-    int64_t max = ACCESS_BYTES / MAX_ACCESS;
-    for (uint32_t m = 0; m < w->nmember; m++) {
-        const struct node *n = &w->g->node[w->member[m]];
-        int64_t own = w->stored[w->member[m]] ? (int64_t)dtype_size(n->dtype) : 1;
-        max = own > max ? own : max;
-        for (unsigned i = 0; i < n->nin; i++) {
-            bool linear;
-            ref x = node_operand(w->g, w->member[m], i, &linear);
-            int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
-            if (lower_in_memory(w, x) && node_numel(w->g, x) > 1)
-                max = read > max ? read : max;
-        }
-    }
-    return ACCESS_BYTES / max;
-}
-
 bool lower_in_prologue(const struct lowering *w, ref r)
 {
     /* Pass fuse gives a reduce a prologue only if its operand and its result differ in size. */

@@ -103,7 +103,48 @@ int64_t pitched_numel(const struct graph *g, const int64_t *pitch, ref r)
     return pitch && pitch[r] && n ? n / s->dim[s->rank - 1] * pitch[r] : n;
 }
 
-/* ---- accesses of rows ---- */
+/* ---- accesses ---- */
+
+enum { MAX_ACCESS = 8 /* elements */ };
+
+static int64_t smaller_element(const struct lowering *w, ref r, int64_t elements, int64_t min)
+{
+    int64_t own = (int64_t)dtype_size(w->g->node[r].dtype);
+    return node_numel(w->g, r) >= elements && own < min ? own : min;
+}
+
+int64_t lower_access_smallest(const struct lowering *w, int64_t elements)
+{
+    int64_t min = ACCESS_BYTES;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        ref r = w->member[m];
+        min = w->stored[r] ? smaller_element(w, r, elements, min) : min;
+        for (unsigned i = 0; i < w->g->node[r].nin; i++) {
+            bool linear;
+            ref x = node_operand(w->g, r, i, &linear);
+            min = lower_in_memory(w, x) ? smaller_element(w, x, elements, min) : min;
+        }
+    }
+    return ACCESS_BYTES / (min < ACCESS_BYTES / MAX_ACCESS ? ACCESS_BYTES / MAX_ACCESS : min);
+}
+
+int64_t lower_access(const struct lowering *w)
+{
+    int64_t max = ACCESS_BYTES / MAX_ACCESS;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        int64_t own = w->stored[w->member[m]] ? (int64_t)dtype_size(n->dtype) : 1;
+        max = own > max ? own : max;
+        for (unsigned i = 0; i < n->nin; i++) {
+            bool linear;
+            ref x = node_operand(w->g, w->member[m], i, &linear);
+            int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
+            if (lower_in_memory(w, x) && node_numel(w->g, x) > 1)
+                max = read > max ? read : max;
+        }
+    }
+    return ACCESS_BYTES / max;
+}
 
 /* The largest power of two, at most `access`, of which a size is a multiple for all values of its symbols. */
 static int64_t access_of_size(struct size s, int64_t access)
@@ -134,7 +175,6 @@ static void row_arrays_add(struct row_arrays *a, const struct lowering *w, ref x
 
 int64_t lower_row_access(const struct lowering *w, struct size row, int64_t elements)
 {
-    enum { MAX_ACCESS = 8 };
     struct row_arrays a = {row, elements, MAX_ACCESS, false};
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];

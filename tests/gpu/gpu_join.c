@@ -1,5 +1,5 @@
-/* Kernels of a GPU's program are joined to launches (passes/plan/plan_join.c), equal ones with members, different maps as
- * parts: fewer launches, the same bits, no more memory, and none of kernels that depend on each other or run on
+/* Kernels of a GPU's program are joined to launches (passes/plan/plan_join.c), equal ones with members, different maps
+ * as parts: fewer launches, the same bits, no more memory, and none of kernels that depend on each other or run on
  * different devices.
  *
  *   gpu_join [STEPS [SEED]]       random training steps, default 4, from seed 1 */
@@ -199,8 +199,8 @@ static void try_devices(void)
     check(p && p->ncmd == 2, "@%s: %u commands for two devices", g->name, p ? p->ncmd : 0);
     for (uint32_t c = 0; p && c < p->ncmd; c++)
         for (uint32_t a = 0; a < p->cmd[c].narg; a++)
-            check(g->node[p->cmd[c].value[a]].device == p->cmd[c].device, "@%s: command %u of device %u has argument %u "
-                  "of another", g->name, c, p->cmd[c].device, a);
+            check(g->node[p->cmd[c].value[a]].device == p->cmd[c].device, "@%s: command %u of device %u has argument "
+                  "%u of another", g->name, c, p->cmd[c].device, a);
     program_free(p);
     graph_free(g);
 }

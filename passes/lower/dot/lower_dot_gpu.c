@@ -35,7 +35,7 @@ struct product_blocks {
     bool copied[2], along_k[2];
     int64_t each[2], pitch[2], elements[2];
     int64_t halves_m, halves_n;     /* number of parts of a thread's tile along rows and columns */
-    int64_t slices;                 /* of a part: its columns are loaded and multiplied so many times as few at a time */
+    int64_t slices;                 /* of a part's columns: those of one are loaded and multiplied at a time */
     val t, i0, j0;                  /* number of the thread; the block's first row and column */
     int64_t splits;                 /* number of parts of the contraction */
     val split, k0, steps;           /* the block's part, its first index of the contraction, and its steps */
