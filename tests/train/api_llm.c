@@ -2,34 +2,9 @@
  * through a cache in pieces of several lengths; weights of several types; adapters of low rank. */
 #define _POSIX_C_SOURCE 200809L
 #include "examples/llm/llm.h"
-#include "llm_reference.h"
-#include "tests/support/api_check.h"
+#include "llm_gguf.h"
 #include <sys/stat.h>
 #include <unistd.h>
-
-static const struct llm_kind kinds[] = {
-    {.name = "llama", .head = 16, .rotary_base = 10000, .rotary_factor = 1},
-    {.name = "mistral", .head = 16, .window = 5, .rotary_base = 10000, .rotary_factor = 1},
-    {.name = "qwen2", .head = 16, .bias = true, .tied = true, .rotary_base = 1e6, .rotary_factor = 1},
-    {.name = "qwen3", .head = 24, .head_norms = true, .rotary_base = 1e6, .rotary_factor = 1},
-    {.name = "gemma2", .head = 24, .gemma = true, .tied = true, .window = 5, .local_of = 2, .score_cap = 5,
-     .logit_cap = 30, .rotary_base = 10000, .rotary_factor = 1},
-    {.name = "gemma3_text", .head = 24, .head_norms = true, .gemma = true, .tied = true, .window = 5, .local_of = 6,
-     .rotary_base = 1e6, .local_base = 10000, .rotary_factor = 8},
-    {.name = "qwen2", .head = 32, .bias = true, .rotary_base = 500, .rotary_factor = 6, .scaling = "llama3"},
-    {.name = "qwen3", .head = 32, .head_norms = true, .rotary_base = 500, .rotary_factor = 8, .scaling = "yarn"}};
-enum { KINDS = sizeof kinds / sizeof *kinds };
-
-static char folder[64];
-
-static const char *path_of(const char *name)
-{
-    static char path[2][128]; /* the last two stay valid */
-    static int at;
-    at = !at;
-    snprintf(path[at], sizeof path[at], "%s/%s", folder, name);
-    return path[at];
-}
 
 /* ---- a folder with config.json and safetensors ---- */
 
@@ -98,115 +73,6 @@ static void write_folder(const struct llm_reference *r)
         int64_t first = i ? n / 2 : 0, count = i ? n - n / 2 : n / 2;
         OK(kl_file_write(path, KL_FILE_SAFETENSORS, count, items + first, 0, NULL));
     }
-}
-
-/* ---- a GGUF file ---- */
-
-static const char *const gguf_names[PER_LAYER] = {
-    "attn_norm.weight", "ffn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight",
-    "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias",
-    "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight"};
-
-static const char *gguf_name(char name[96], int i)
-{
-    static const char *const of_model[] = {"token_embd.weight", "output_norm.weight", "output.weight",
-                                           "rope_freqs.weight"};
-    if (i >= EMBEDDING)
-        snprintf(name, 96, "%s", of_model[i - EMBEDDING]);
-    else
-        snprintf(name, 96, "blk.%d.%s", i / PER_LAYER, gguf_names[i % PER_LAYER]);
-    return name;
-}
-
-/* A tokenizer of single bytes, in GPT-2's characters, with the special tokens of ChatML. */
-enum { BYTES = 256, START = BYTES, END, TEXT_END, OTHERS };
-static const char *token_text(int token)
-{
-    static char text[WORDS][24];
-    static const char *const special[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"};
-    int c = token, moved = 0;
-    if (token >= BYTES) {
-        if (token < OTHERS)
-            return special[token - BYTES];
-        snprintf(text[token], sizeof *text, "<other %d>", token);
-        return text[token];
-    }
-    for (int b = 0; b < token; b++) /* bytes that are no visible character of Latin-1 have those from 256 on */
-        moved += b < 33 || (b > 126 && b < 161) || b == 173;
-    if (c < 33 || (c > 126 && c < 161) || c == 173)
-        c = 256 + moved;
-    if (c < 128)
-        snprintf(text[token], sizeof *text, "%c", c);
-    else
-        snprintf(text[token], sizeof *text, "%c%c", 0xC0 | c >> 6, 0x80 | (c & 63));
-    return text[token];
-}
-
-/* Appends the tokenizer's values to meta. */
-static int tokenizer_meta(kl_file_value *meta, int n)
-{
-    static const char *tokens[WORDS], *merges[] = {"a b"};
-    static int32_t types[WORDS];
-    static const uint32_t end = END;
-    for (int i = 0; i < WORDS; i++) {
-        tokens[i] = token_text(i);
-        types[i] = i >= START && i < OTHERS ? 3 : i >= OTHERS ? 5 : 1; /* control, unused, normal */
-    }
-    const kl_file_value values[] = {
-        {.key = "tokenizer.ggml.model", .text = "gpt2"}, {.key = "tokenizer.ggml.pre", .text = "qwen2"},
-        {.key = "tokenizer.ggml.tokens", .dtype = KL_DTYPE_COUNT, .array = true, .count = WORDS, .data = tokens},
-        {.key = "tokenizer.ggml.token_type", .dtype = KL_I32, .array = true, .count = WORDS, .data = types},
-        {.key = "tokenizer.ggml.merges", .dtype = KL_DTYPE_COUNT, .array = true, .count = 0, .data = merges},
-        {.key = "tokenizer.ggml.eos_token_id", .dtype = KL_U32, .data = &end},
-        {.key = "tokenizer.chat_template",
-         .text = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
-                 "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
-                 "{% endif %}"}};
-    memcpy(meta + n, values, sizeof values);
-    return n + (int)(sizeof values / sizeof *values);
-}
-
-/* Its matrices are of `type`; rows that its blocks do not divide are of Q8_0. */
-static const char *type_of(const struct llm_reference *r, int i, const char *type)
-{
-    const char *k = type ? strchr(type, 'K') : NULL;
-    return !r->rows[i] ? NULL : k && r->columns[i] % 256 ? "Q8_0" : type;
-}
-
-static bool write_gguf(const struct llm_reference *r, const char *architecture, const char *type)
-{
-    static char names[ARRAYS][96], keys[16][64], scaling[64];
-    static int64_t dims[ARRAYS][2];
-    const struct llm_kind *k = r->kind;
-    const struct { const char *key; double value; } numbers[] = {
-        {"block_count", LAYERS}, {"embedding_length", WIDTH}, {"attention.head_count", HEADS},
-        {"attention.head_count_kv", KV_HEADS}, {"attention.key_length", k->head}, {"feed_forward_length", HIDDEN},
-        {"context_length", 64}, {"attention.layer_norm_rms_epsilon", 1e-5}, {"rope.freq_base", k->rotary_base},
-        {"attention.sliding_window", k->window}, {"attn_logit_softcapping", k->score_cap},
-        {"final_logit_softcapping", k->logit_cap}, {"rope.scaling.factor", k->rotary_factor},
-        {"rope.scaling.original_context_length", ORIGINAL}};
-    enum { NUMBERS = sizeof numbers / sizeof *numbers };
-    kl_file_value meta[NUMBERS + 11] = {{.key = "general.architecture", .text = architecture}};
-    kl_file_item items[ARRAYS];
-    int n = 0, nmeta = 1;
-    for (int i = 0; i < NUMBERS; i++)
-        if (numbers[i].value > 0) {
-            snprintf(keys[i], sizeof keys[i], "%s.%s", architecture, numbers[i].key);
-            meta[nmeta++] = (kl_file_value){.key = keys[i], .dtype = KL_F64, .data = &numbers[i].value};
-        }
-    snprintf(scaling, sizeof scaling, "%s.rope.scaling.type", architecture);
-    if (k->scaling)
-        meta[nmeta++] = (kl_file_value){.key = scaling, .text = k->scaling};
-    nmeta = tokenizer_meta(meta, nmeta);
-    for (int i = 0; i < ARRAYS; i++)
-        if (r->columns[i]) {
-            dims[n][0] = r->rows[i] ? r->rows[i] : r->columns[i], dims[n][1] = r->columns[i];
-            items[n] = (kl_file_item){.name = gguf_name(names[n], i), .dtype = KL_F32, .rank = r->rows[i] ? 2 : 1,
-                                      .dims = dims[n], .data = r->data[i], .type = type_of(r, i, type)};
-            n++;
-        }
-    kl_file_write_options options = {.nmeta = nmeta, .meta = meta};
-    return OK(kl_file_write_with(path_of("model.gguf"), KL_FILE_GGUF, n, items, &options));
 }
 
 /* The weights become those that the file has: rounded, or the floats that its blocks stand for. */
