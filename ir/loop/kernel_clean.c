@@ -1,9 +1,7 @@
 /* Cleans a finished kernel: scoped value numbering, then dead code, then compaction, then constants to the front.
  *
  * A computation may replace an equal later one only while the loop or if that contains it is open.  This is the
- * dominator relation of structured code, so one pass with a table suffices.  A load of an input may do so until an
- * array is stored to, or a loop begins in which one may be: the program may have said that both are the same memory.
- * Loads of a GPU's kernels are left to its compiler, which does the same. */
+ * dominator relation of structured code, so one pass with a table suffices. */
 #include "loop.h"
 #include <string.h>
 
@@ -11,7 +9,6 @@ struct clean {
     struct kernel *k;
     val *map;          /* old value -> the value that replaces it */
     uint32_t *scope;   /* per value: the scope it was made in */
-    uint32_t *epoch;   /* per value: what may have been stored to arrays before it */
     bool *open;        /* per scope: not yet ended; a scope is named by its LOOP or IF, 0 is the kernel */
     val *slot; uint32_t mask;
 };
@@ -41,7 +38,7 @@ static val kernel_clean_number(struct clean *c, val v)
     for (; c->slot[h]; h = (h + 1) & c->mask) {
         val o = c->slot[h];
         if (!memcmp(&c->k->inst[o], i, sizeof *i)) {
-            if (c->open[c->scope[o]] && (i->op != L_LOAD || c->epoch[o] == c->epoch[v]))
+            if (c->open[c->scope[o]])
                 return o;
             break;
         }
@@ -58,30 +55,16 @@ static void operands_map(struct linst *i, const val *map)
     i->d = map[i->d];
 }
 
-static bool is_input_load(const struct kernel *k, const struct linst *i)
-{
-    return i->op == L_LOAD && k->buf[i->imm].role == BUF_IN;
-}
-
-/* May the instruction store to an array, or begin to do so more than once? */
-static bool may_store_array(const struct kernel *k, const struct linst *i)
-{
-    return i->op == L_LOOP || i->op == L_ATOMIC || (i->op == L_STORE && k->buf[i->imm].role == BUF_OUT);
-}
-
 static void clean_merge_equal(struct clean *c)
 {
     struct kernel *k = c->k;
-    uint32_t scope = 0, epoch = 0, *parent = c->scope; /* a scope's own scope is its parent */
-    bool gpu = false;
+    uint32_t scope = 0, *parent = c->scope; /* a scope's own scope is its parent */
     c->open[0] = true;
     for (val v = 1; v < k->ninst; v++) {
         struct linst *i = &k->inst[v];
         operands_map(i, c->map);
         c->map[v] = v;
         c->scope[v] = scope;
-        c->epoch[v] = epoch += may_store_array(k, i);
-        gpu |= i->op == L_LOOP && i->kind == LOOP_GRID;
         if (i->op == L_LOOP || i->op == L_IF) {
             scope = v;
             c->open[v] = true;
@@ -91,7 +74,7 @@ static void clean_merge_equal(struct clean *c)
             c->scope[v] = scope;
         } else if (i->op == L_SYNC) { /* values do not pass */
             memset(c->slot, 0, ((size_t)c->mask + 1) * sizeof *c->slot);
-        } else if (is_pure(i) || (!gpu && is_input_load(k, i))) {
+        } else if (is_pure(i)) {
             c->map[v] = kernel_clean_number(c, v);
         }
     }
@@ -222,7 +205,6 @@ bool kernel_clean(struct kernel *k)
     struct mem_arena mem = {0};
     c.map = mem_arena_alloc(&mem, k->ninst * sizeof *c.map);
     c.scope = mem_arena_alloc(&mem, k->ninst * sizeof *c.scope);
-    c.epoch = mem_arena_alloc(&mem, k->ninst * sizeof *c.epoch);
     c.open = mem_arena_alloc(&mem, k->ninst * sizeof *c.open);
     c.slot = mem_arena_alloc(&mem, size * sizeof *c.slot);
     bool *live = mem_arena_alloc(&mem, k->ninst * sizeof *live);

@@ -23,7 +23,8 @@ struct lower_key {
     struct memo_pack *pack;        /* notes what is found and added, or NULL */
 };
 
-/* An element of a row that a thread keeps in registers: values of members, by their number, and what was loaded. */
+/* An element of a row that a thread keeps in registers: values of members, by their number, and what was loaded.  Also
+ * of a tile of a product that is scaled by blocks: what was loaded. */
 struct held_load { uint32_t buf; val index, value; };
 struct held_element {
     val *member;
@@ -78,7 +79,8 @@ struct lowering {
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
-    struct held_element *held; /* on a GPU: what the thread has of the current element of its row; NULL: nothing */
+    struct held_element *held; /* on a GPU: what the thread has of the current element of its row; of a block's scales:
+                                  what was loaded; NULL: nothing */
     struct map_loads *loads; /* NULL: loads are not counted */
     val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */

@@ -282,13 +282,15 @@ static void prefetch_scales(const struct block_dot *s, const struct block_tile *
             lower_prefetch_load(w, v, first);
 }
 
-/* Adds the scaled sums of block d.batch_index to the chunk's. */
+/* Adds the scaled sums of block d.batch_index to the chunk's.  What scales a column is loaded once for all rows. */
 static void add_scaled(const struct block_dot *s, const struct block_tile *t)
 {
     const struct dot *d = &s->d;
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val coord[KL_MAX_RANK] = {0};
+    struct held_element loaded = {.member = mem_alloc((w->nmember + 1) * sizeof(val))};
+    w->held = loaded.member ? &loaded : NULL;
     dot_begin_columns(d, t->cols);
     for (int64_t i = 0; i < t->rows; i++) {
         dot_result_coord(d, ix_add(k, t->m0, k_int(k, i)), ix_add(k, t->n0, w->lane), coord);
@@ -298,6 +300,9 @@ static void add_scaled(const struct block_dot *s, const struct block_tile *t)
         k_store(k, s->parts, at, k_prim(k, P_ADD, k_load(k, s->parts, at, 0), y, 0), w->pred);
     }
     dot_end_columns(d);
+    w->held = NULL;
+    mem_free(loaded.member);
+    mem_free(loaded.load);
 }
 
 static void add_chunk(const struct block_dot *s, const struct block_tile *t)
