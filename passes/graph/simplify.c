@@ -327,13 +327,15 @@ static bool casts_all_of_x(const struct narrow_uses *u, const struct graph *g, r
            u->elements[x] >= node_numel(g, x);
 }
 
+static bool repeats_or_moves_elements(unsigned op) { return op == OP_window || moves_elements(op); }
+
 /* The views x of a node as views of the node's cast. */
 static ref cast_below_views(struct numbering *v, struct graph *g, ref x, unsigned dtype)
 {
     struct node n = g->node[x]; /* a copy: rules build nodes */
     struct shape s = *node_shape(g, x);
     uint32_t seen = g->nnode;
-    if (!moves_elements(n.op))
+    if (!repeats_or_moves_elements(n.op))
         return simplify_canonicalize(v, g, n_cast(g, x, dtype), seen);
     n.in[0] = cast_below_views(v, g, n.in[0], dtype);
     n.dtype = (uint8_t)dtype;
@@ -341,11 +343,23 @@ static ref cast_below_views(struct numbering *v, struct graph *g, ref x, unsigne
     return simplify_canonicalize(v, g, graph_add(g, &n, n.op == OP_reshape ? &s : NULL), seen);
 }
 
-/* A cast of a permuted input or state: the permute of its cast, which is stored in the order in which the array lies.
- * Products read either order; a kernel that casts and permutes reads or stores with a stride. */
+/* Are there more elements in the views x than in what they are views of, as in windows of an image? */
+static bool views_repeat_elements(const struct graph *g, ref x)
+{
+    int64_t n = shape_is_symbolic(node_shape(g, x)) ? 0 : node_numel(g, x);
+    while (repeats_or_moves_elements(g->node[x].op))
+        x = g->node[x].in[0];
+    return !shape_is_symbolic(node_shape(g, x)) && node_numel(g, x) < n;
+}
+
+/* A cast of views that repeat elements: views of the cast, which is computed once for each element, and which products
+ * read as windows.  A cast of a permuted input or state: the permute of its cast, which is stored in the order in which
+ * the array lies.  Products read either order; a kernel that casts and permutes reads or stores with a stride. */
 static ref simplify_cast(struct numbering *v, struct graph *g, const struct node *n)
 {
     const struct node a = *(n->nin ? simplify_operand(g, n, 0) : n);
+    if (n->op == OP_cast && views_repeat_elements(g, n->in[0]))
+        return cast_below_views(v, g, n->in[0], n->dtype);
     if (n->op != OP_cast || a.op != OP_permute || !node_is_stored_leaf(g, a.in[0]))
         return NIL;
     uint32_t seen = g->nnode;
