@@ -37,7 +37,7 @@ static bool run_passes(struct graph *g)
     return true;
 }
 
-static bool lower_groups(const struct graph *g, const struct caps *caps, struct err *e)
+static bool lower_each_group(const struct graph *g, const struct caps *caps, struct err *e)
 {
     struct target_set target = {&(struct target){.caps = caps}, 1};
     struct lowerer *l = lowerer_new(g, &target, 0, NULL, NULL);
@@ -60,7 +60,7 @@ static bool compile(struct graph *g, const struct caps *caps, struct samples *to
     at[1] = measure_cpu_now();
     ok = ok && pass_run(&pass_list[pass_count - 1], g, NULL) >= 0;
     at[2] = measure_cpu_now();
-    ok = ok && lower_groups(g, caps, e);
+    ok = ok && lower_each_group(g, caps, e);
     at[3] = measure_cpu_now();
     struct program *p = ok ? program_plan(g, caps, false, e) : NULL;
     at[4] = measure_cpu_now();
