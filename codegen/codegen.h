@@ -62,7 +62,7 @@ struct backend {
     bool (*object)(const struct object_parts *o, uint32_t n, const struct caps *target, struct code *out,
                    struct err *e);
 };
-#define KERNEL_ABI 12u
+#define KERNEL_ABI 13u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */

@@ -7,7 +7,8 @@
 
 extern char **environ;
 
-enum value_kind { ANY_TEXT, THREADS, SWITCH, CHECK_WORDS, DUMP_WORDS, NEW_FOLDER, READABLE_FILE, LOG_SETTING };
+enum value_kind { ANY_TEXT, THREADS, SWITCH, CHECK_WORDS, DUMP_WORDS, NEW_FOLDER, READABLE_FILE,
+                  LOG_SETTING, ORDER_WORD };
 static const struct { const char *name; enum value_kind kind; } variables[] = {
 #define VARIABLE(name, kind, ...) {#name, kind},
 #include "environment.def"
@@ -60,6 +61,9 @@ static bool is_wrong(enum value_kind kind, const char *value, char *text, size_t
     case SWITCH:
         snprintf(text, n, "it is neither 0 nor 1");
         return !is_switch(value);
+    case ORDER_WORD:
+        snprintf(text, n, "it is neither graph nor schedule");
+        return option_order_of(value) < 0;
     case CHECK_WORDS:
         if (words_are(value, is_check_word, word, sizeof word)) return false;
         snprintf(text, n, "\"%s\" is none of 1, nan, inf", word);

@@ -30,6 +30,20 @@ bool option_fuse(void)
     return v >= 0 ? v : environment_switch("KILN_FUSE", true);
 }
 
+int option_order_of(const char *word)
+{
+    static const char *const words[] = {"schedule", "graph"}; /* as KL_ORDER_SCHEDULE, KL_ORDER_GRAPH */
+    for (int i = 0; word && i < 2; i++)
+        if (!strcmp(word, words[i])) return i;
+    return -1;
+}
+
+bool option_graph_order(void)
+{
+    int64_t v = option_value(OPT_order);
+    return (v >= 0 ? v : option_order_of(getenv("KILN_ORDER"))) == 1;
+}
+
 bool option_tune(void)
 {
     int64_t v = option_value(OPT_tune);
@@ -95,6 +109,7 @@ bool option_set(const char *name, int64_t value, struct err *e)
                        (long long)options[o].max);
     atomic_store(&values[o], value);
     if (o == OPT_threads) pool_set_threads((unsigned)value);
+    if (o == OPT_order) schedules_changed(); /* traces look their programs up again */
     if (o == OPT_program_bytes) cache_limit_changed();
     return true;
 }
@@ -104,6 +119,7 @@ bool option_get(const char *name, int64_t *value, struct err *e)
     enum option_number o = option_by_name(name, e);
     if (o == OPTIONS) return false;
     *value = o == OPT_fuse        ? option_fuse()
+             : o == OPT_order     ? option_graph_order()
              : o == OPT_threads   ? (int64_t)pool_threads()
              : o == OPT_check_nan ? option_check_nan()
              : o == OPT_perf_map  ? option_perf_map()

@@ -73,6 +73,9 @@ void dump_again(const struct dump *d);
 
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */
+bool option_graph_order(void);           /* GPUs add in the graph's order: KILN_ORDER or the option */
+/* The option's value by its word, graph or schedule; -1: there is no such word. */
+int option_order_of(const char *word);
 int64_t option_cache_bytes(void);        /* 0: nothing is kept on disk */
 int64_t option_program_bytes(void);      /* the limit of programs and kernels in memory */
 void option_fuse_here(int fuse);         /* for this thread 0 or 1, overriding the option; -1: no override */

@@ -186,6 +186,14 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "    precise " T " e = ((ah * bh - p) + ah * bl + al * bh) + al * bl, w = s - p, f = (p - (s - w)) + (c - w);\n" \
     "    precise " T " r = s + (f + e);\n    return r;\n}\n"
 
+/* fma of f32, rounded once.  The sum of the exact product and c as f64 is rounded to odd (Boldo and Melquiond 2008): of
+ * the two numbers beside it, the one whose last bit is set.  Rounding that to f32 is right, as it is on no boundary. */
+#define EXACT_FMA \
+    "FUNCTION f32 exact_fma_f32(f32 a, f32 b, f32 c)\n{\n" \
+    "    precise f64 p = f64(a) * f64(b), z = f64(c), s = p + z, t = s - p, e = (p - (s - t)) + (z - t);\n" \
+    "    u64 bits = bits_of_f64(s);\n    if ((e < 0.0lf || e > 0.0lf) && u32(bits & 1ul) == 0u)\n" \
+    "        bits = (e > 0.0lf) == (s > 0.0lf) ? bits + 1ul : bits - 1ul;\n    return f32(f64_of_bits(bits));\n}\n"
+
 /* Exchanges within a subgroup.  All its lanes are active: the driver requires full subgroups. */
 #define SUBGROUPS \
     "#extension GL_KHR_shader_subgroup_basic : require\n#extension GL_KHR_shader_subgroup_shuffle : require\n" \
@@ -246,10 +254,11 @@ void dialect_prelude(const struct dialect *d, const char *features, struct text 
     }
     bool f64 = !features || strstr(features, "+f64");
     if (!features || strstr(features, "+fma"))
-        text_put(out, "#define fma_f32 fma\n#define fma_f64 fma\n");
+        text_put(out, "#define fma_f32 fma\n#define fma_f64 fma\n"
+                      "#define exact_fma_f32 fma\n#define exact_fma_f64 fma\n");
     else
-        text_put(out, "%s%s", f64 ? FMA_BY_F64 : FMA_BY_PARTS("f32", "4097.0f", "1e34f"),
-                 f64 ? FMA_BY_PARTS("f64", "134217729.0lf", "1e298lf") : "");
+        text_put(out, "%s%s%s", f64 ? FMA_BY_F64 : FMA_BY_PARTS("f32", "4097.0f", "1e34f"),
+                 f64 ? FMA_BY_PARTS("f64", "134217729.0lf", "1e298lf") : "", f64 ? EXACT_FMA : "");
     text_put(out, "%s", DOT2);
 }
 

@@ -252,8 +252,15 @@ static void emit_bool_prim(struct text *t, enum prim p, const char *a, const cha
         text_put(t, "%s %s %s", a, p == P_AND ? "&&" : p == P_OR ? "||" : "!=", b);
 }
 
-static void emit_float_prim(struct text *t, enum prim p, unsigned dtype, bool chain, const char *a, const char *b,
-                     const char *c)
+/* The function that adds to a chain or, if it is none, to another number: in a shader `sum` rounds as the device does,
+ * `fma` nearly once, and `exact_fma`, of kernels in the graph's order, once. */
+static const char *fma_function(const struct emitter *m, bool chain)
+{
+    return !m->d->table ? "fma" : m->k->sched.graph_order ? "exact_fma" : chain ? "sum" : "fma";
+}
+
+static void emit_float_prim(struct text *t, enum prim p, unsigned dtype, const char *fma, const char *a, const char *b,
+                            const char *c)
 {
     const char *n = dtype_name(dtype);
     switch (p) {
@@ -262,7 +269,7 @@ static void emit_float_prim(struct text *t, enum prim p, unsigned dtype, bool ch
     case P_MUL: text_put(t, "%s * %s", a, b); break;
     case P_DIV: text_put(t, "%s / %s", a, b); break;
     case P_NEG: text_put(t, "-%s", a); break;
-    case P_FMA: text_put(t, "%s_%s(%s, %s, %s)", chain ? "sum" : "fma", n, a, b, c); break;
+    case P_FMA: text_put(t, "%s_%s(%s, %s, %s)", fma, n, a, b, c); break;
     case P_SQRT: text_put(t, "sqrt_%s(%s)", n, a); break;
     case P_EXP2: text_put(t, "exp2_%s(%s)", n, a); break;
     case P_RECIP: text_put(t, "recip_%s(%s)", n, a); break;
@@ -326,7 +333,7 @@ void source_prim(struct emitter *m, val v)
     else if (from == KL_BOOL)
         emit_bool_prim(m->t, p, a, b);
     else if (dtype_is_float(from))
-        emit_float_prim(m->t, p, from, m->d->table && m->chain[v], a, b, c);
+        emit_float_prim(m->t, p, from, fma_function(m, m->chain[v]), a, b, c);
     else if (p == P_DIV)
         emit_safe_divide(m->t, from, a, b, is_safe_divisor(&m->k->inst[i->b]));
     else
@@ -370,7 +377,7 @@ void source_mma(struct emitter *m, val v)
         factor_operand(m, i->b, b);
         m->row = row;
         if (dtype_is_float(i->dtype))
-            text_put(m->t, " %s = %s_%s(%s, %s, %s);", sum, m->d->table ? "sum" : "fma", n, a, b, sum);
+            text_put(m->t, " %s = %s_%s(%s, %s, %s);", sum, fma_function(m, true), n, a, b, sum);
         else
             text_put(m->t, " %s = %s(%s(%s) + %s(%s) * %s(%s));", sum, n, u, sum, u, a, u, b);
     }

@@ -13,7 +13,8 @@ struct checking {
     struct job *j;
     const char *out;         /* -o: where the small graph goes; NULL: beside the file */
     double seconds;          /* for making the graph small */
-    double tolerance;        /* as struct difference; NAN: 0 on a processor, else the usual one */
+    /* as struct difference; NAN: 0 on a processor and in the graph's order, else the usual one */
+    double tolerance;
     uint64_t seed;
     bool fuse;               /* the run that differs */
     double end;              /* by check_seconds(), for the search */
@@ -176,6 +177,8 @@ static bool write_small(const struct checking *c, const struct graph *g, const s
         mem_free(path);
         return false;
     }
+    if (option_graph_order() && !device_is_host(c->j->device))
+        text_put(&options, " --order graph");
     if (c->seed != 1)
         text_put(&options, " --seed %llu", (unsigned long long)c->seed);
     fprintf(f, "# kiln check %s%s --device %s\n", path, options.s ? options.s : "", device_name(c->j->device));
@@ -270,7 +273,7 @@ int cli_check(int argc, char **argv)
     int worst = DIFF_TROUBLE;
     if (job_open(&j) && job_bind(&j, MISSING_LEFT) && take_values(&c, &v)) {
         if (isnan(c.tolerance))
-            c.tolerance = device_is_host(j.device) ? 0 : -1;
+            c.tolerance = device_is_host(j.device) || option_graph_order() ? 0 : -1;
         worst = DIFF_SAME;
         for (int fuse = 0; fuse < 2; fuse++) {
             int code = check_one(&c, &v, fuse);

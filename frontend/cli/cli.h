@@ -71,6 +71,8 @@ struct graph *cli_load(const char *path, const struct cli_values *values);
 int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
 /* reads the file of --schedules, or reports and sets a->failed; ctx is not used */
 void cli_schedules(struct cli_args *a, void *ctx);
+/* sets option order by the word of --order, or reports and sets a->failed; ctx is not used */
+void cli_order(struct cli_args *a, void *ctx);
 /* ---- cli/bind.c ---- */
 struct cli_values {
     unsigned n;

@@ -98,6 +98,7 @@ int cli_dump(int argc, char **argv)
         {"--device", .value = &device},
         {"--target", .value = &r.target},
         {"--schedules", .take = cli_schedules},
+        {"--order", .take = cli_order},
         {"--format", .value = &form},
         {"-o", .value = &out},
         {"--unfused", .flag = &r.fuse, .set = false},

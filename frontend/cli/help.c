@@ -13,6 +13,8 @@ static const struct { const char *name, *text; } notes[] = {
     {"processors", "baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one"},
     {"devices",
      "see kiln devices; --device is for the nodes on the graph's own device, the others stay where they are"},
+    {"order", "graph: GPUs add floats in the order of the graph, so that results are the bits of ref and cpu;\n"
+     "    schedule, also without it: in the order of their schedules, which is faster (option order)"},
     {"schedules", "what stage schedules prints, edited; KILN_SCHEDULES names such a file, too"},
 };
 enum { NOTES = sizeof notes / sizeof *notes };

@@ -34,6 +34,8 @@ void job_argument(struct cli_args *a, void *job)
         j->bf16_bits = true;
     else if (cli_is(a, "--schedules"))
         cli_schedules(a, NULL);
+    else if (cli_is(a, "--order"))
+        cli_order(a, NULL);
     else if (cli_is(a, "--device"))
         j->device_name = cli_value(a);
     else

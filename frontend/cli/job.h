@@ -33,8 +33,8 @@ struct job {
 };
 
 /* ---- cli/job.c ---- */
-/* For struct cli_option, the last row: --device, --bind, --schedules, --bf16-bits or a binding of an input, state, slot
- * or, for job->gives_outputs, output. */
+/* For struct cli_option, the last row: --device, --bind, --schedules, --order, --bf16-bits or a binding of an input,
+ * state, slot or, for job->gives_outputs, output. */
 void job_argument(struct cli_args *a, void *job);
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name); /* by ordinal or name */
 bool job_make_room(struct job *j);       /* for values of the graph's leaves; false: reported */

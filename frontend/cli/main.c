@@ -37,7 +37,7 @@ const struct cli_command cli_commands[] = {
      "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
     {"dump", "FILE --stage STAGE [--format text|dot|html] [--target TARGET] [--bind SYMBOL=NUMBER]\n"
-     "           [--device DEVICE] [--unfused] [--schedules FILE] [-o FILE]",
+     "           [--device DEVICE] [--unfused] [--schedules FILE] [--order graph|schedule] [-o FILE]",
      "print one stage of the way to machine code, as text or for Graphviz; html: a page with all stages; -o says the\n"
      "      format by its ending, too (.dot, .html)",
      cli_dump},
@@ -46,7 +46,7 @@ const struct cli_command cli_commands[] = {
          cli_diff},
     {"run", "FILE [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bf16-bits] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]\n"
-     "           [--schedules FILE] [--hash]",
+     "           [--schedules FILE] [--order graph|schedule] [--hash]",
      "run the graph; outputs that go to no file are printed; a NAME is a number, a leaf's or return's name in\n"
      "      quotes, or the %x of a return; symbols are what the arrays' shapes say; a model is run once for each\n"
      "      --input of one NAME, on one program for all lengths where its operators allow that; --bf16-bits: .npy\n"
@@ -54,13 +54,13 @@ const struct cli_command cli_commands[] = {
      "      depends on their types, shapes and elements (any NaN is one) and on nothing of the machine",
      cli_run},
     {"check", "FILE [--device DEVICE] [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
-     "           [--bind SYMBOL=NUMBER] [--bf16-bits] [--schedules FILE] [--seed N] [--tolerance X] [--seconds S]\n"
-     "           [-o SMALL.kir]",
+     "           [--bind SYMBOL=NUMBER] [--bf16-bits] [--schedules FILE] [--order graph|schedule] [--seed N]\n"
+     "           [--tolerance X] [--seconds S] [-o SMALL.kir]",
      "run the graph unfused and fused, and compare with the interpreter; values that are not given are random. If\n"
      "      they differ: the first pass or kernel and node that does, and in SMALL.kir (FILE.check.kir) the smallest\n"
      "      graph found within S seconds (60) that does; --tolerance: the largest difference, as a share of the\n"
-     "      largest value (0 on processors, where bits are equal); exit code 0: no difference, 1: some, 2: it cannot\n"
-     "      be compared",
+     "      largest value (0 on processors and with --order graph, where bits are equal); exit code 0: no\n"
+     "      difference, 1: some, 2: it cannot be compared",
      cli_check},
     {"compile", "[NAME=]FILE.. -o FILE.o --header FILE.h [--emit object|c] [--prefix NAME] [--target TARGET]\n"
      "           [--bind SYMBOL=NUMBER or LOW..HIGH] [--unfused] [--schedules FILE] [--weights inside|file]",
@@ -81,16 +81,16 @@ const struct cli_command cli_commands[] = {
          cli_cache},
     {"bench", "FILE [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
-     "           [--bf16-bits] [--schedules FILE]",
+     "           [--bf16-bits] [--schedules FILE] [--order graph|schedule]",
      "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
     {"devices", "", "the devices of this machine, or why there are none of a kind", cli_devices},
     {"profile", "FILE [--trace FILE.json] [--page FILE.html] [--rounds N] [--device DEVICE] [--unfused]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
-     "           [--bf16-bits]",
+     "           [--bf16-bits] [--order graph|schedule]",
      "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev;\n"
      "      --page: all stages and kernels, with these times", cli_profile},
     {"tune", "FILE [--seconds SECONDS] [--device DEVICE] [--input NAME=FILE.npy] [--state NAME=FILE.npy]\n"
-     "           [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER] [--bf16-bits]",
+     "           [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER] [--bf16-bits] [--order graph|schedule]",
      "measure other schedules for the graph's kernels, for at most so long (30), and keep the fastest beside the\n"
      "      compiled kernels, for this processor and number of threads: later runs use them; results are the same bits",
      cli_tune},
@@ -251,6 +251,18 @@ void cli_schedules(struct cli_args *a, void *ctx)
         fprintf(stderr, "%s\n", e.msg);
     mem_free(s);
     a->failed |= !ok;
+}
+
+void cli_order(struct cli_args *a, void *ctx)
+{
+    (void)ctx;
+    const char *word = cli_value(a);
+    struct err e = {0};
+    int order = option_order_of(word);
+    if (word && order < 0)
+        a->failed = cli_error("--order is graph or schedule, not '%s'", word) != CLI_OK;
+    else if (word)
+        option_set("order", order, &e);
 }
 
 int cli_device(const char *name)

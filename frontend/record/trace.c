@@ -524,7 +524,8 @@ static void note_run(struct thread *t, const struct exec *of, const struct exec 
                             .peak_bytes = p->peak_bytes,
                             .lower_bound_bytes = p->lower_bound_bytes,
                             .graphs_built = (int64_t)(atomic_load(&counters.graphs_built) - graphs),
-                            .compiles = (int64_t)(atomic_load(&counters.compiles) - compiles)};
+                            .compiles = (int64_t)(atomic_load(&counters.compiles) - compiles),
+                            .graph_order = !x->accelerated || x->graph_order};
     for (uint32_t i = 0; i < p->ncmd; i++)
         t->info.kernels += p->cmd[i].kind == CMD_KERNEL;
     t->has_info = true;

@@ -68,6 +68,9 @@ typedef struct kl_device { uint32_t id; } kl_device;
 KL_API const char *kl_version(void);
 /* Options:
  * - "fuse": 1 groups ops into kernels, 0 makes each op a kernel of its own.  On cpu results are the same bits.
+ * - "order": KL_ORDER_GRAPH makes programs for GPUs add floats in the order of the graph, so that their results are the
+ *   bits of ref and cpu; KL_ORDER_SCHEDULE, as at first, in the order of each kernel's schedule, which is faster.
+ *   It is asked when a program is built or looked up: frozen steps keep theirs.  ir/README.md says what it costs.
  * - "threads": the number of threads that run kernels; 0 means one for each processor.
  * - "cache_bytes": the limit in bytes of the kernels kept on disk; 0 keeps none there.
  * - "program_bytes": the limit in bytes of programs and their kernels in memory, at first 256 MiB, and a sixteenth as
@@ -90,6 +93,7 @@ KL_API const char *kl_version(void);
  *
  * [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
+enum { KL_ORDER_SCHEDULE, KL_ORDER_GRAPH }; /* of option "order" */
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
 /* Sets schedules for kernels of programs built from here on.  They replace those of an earlier call and of
  * KILN_SCHEDULES.  NULL or "": every kernel has the schedule that Kiln chooses.  The text has one line for each kernel
@@ -98,8 +102,9 @@ KL_API kl_status kl_get_option(const char *name, int64_t *value);
  *     @k0_add_relu schedule map width 16 grain 64
  * Dump stage "schedules" prints the current text of a program; ir/README.md describes the records.  Lines before the
  * first `graph` apply to every graph that has no section; `graph @name unfused` applies to its unfused kernels.
- * On cpu any schedule gives the same bits; on GPUs it may change the order of sums (ir/README.md).  A line for a kernel
- * that the program does not have, or a schedule that it cannot have, is an error of kl_trace_end or a read, with place.
+ * On cpu any schedule gives the same bits; on GPUs it may change the order of sums, unless option "order" is
+ * KL_ORDER_GRAPH (ir/README.md).  A line for a kernel that the program does not have, or a schedule that it cannot
+ * have, is an error of kl_trace_end or a read, with place.
  * [errors PARSE, MEMORY: the schedules stay as they were] */
 KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.
@@ -260,6 +265,8 @@ typedef struct kl_run_info {
     int64_t lower_bound_bytes; /* lower bound of arena_bytes for any placement of the temporaries */
     int64_t graphs_built;      /* programs planned and kernels compiled by it: 0 when the program was cached */
     int64_t compiles;
+    /* 1: floats were added in the graph's order, as on ref and cpu; 0: on GPUs in that of schedules (option "order") */
+    int64_t graph_order;
 } kl_run_info;
 /* [errors TRACE: nothing has run on this thread] */
 KL_API kl_status kl_trace_info(kl_run_info *info);

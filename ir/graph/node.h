@@ -151,7 +151,7 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  * nothing, short enough that a reduce of millions splits over threads. */
 enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
 
-/* Numeric order, for every executor but GPUs, of which below.  Pass numerics writes it:
+/* Numeric order, for every executor, but for GPUs without option order = graph (below).  Pass numerics writes it:
  *
  * reduce: the reduced elements are numbered k = 0..n-1 in row-major order of the reduced axes
  *   and cut into chunks of `chunk` consecutive numbers, the last one shorter.  With lanes 64, element j
@@ -189,8 +189,9 @@ enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
  * scatter: an element starts as the first operand's; the update's elements whose index selects it are combined with
  *   it one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.
  *
- * On GPUs.  Floating point sums of reduces, scans, dots and attention, and what is made of them in the same kernel, are
- *   added in the order of the kernel's schedule instead: by threads, parts and levels.  The same program on the same
+ * On GPUs.  With option order = graph their kernels (struct caps: graph_order) follow the order above.  Without it
+ *   floating point sums of reduces, scans, dots and attention, and what is made of them in the same kernel, are added
+ *   in the order of the kernel's schedule instead: by threads, parts and levels.  The same program on the same
  *   kind of device gives the same bits in every run, because no sum is made of atomic operations on floating point
  *   numbers and no order depends on which block is done first.  Another schedule (a tuner's, or one chosen for a GPU
  *   with another number of processors) may give other bits; the results are those of another order of the same

@@ -240,6 +240,9 @@ struct caps {
     struct mma_caps mma[MMA_UNITS];
     struct mma_caps mma_async;  /* GPU: the form whose factors are in shared memory */
     uint32_t members;           /* GPU: 1 if a launch may run a kernel with several members */
+    /* GPU: 1 if kernels add floats in the order of the graph, and round each fma once (option order); else in that of
+     * their schedules */
+    uint32_t graph_order;
 };
 
 /* Of a SLOT. */

@@ -9,7 +9,8 @@ struct sched_record {
     uint16_t kind;          /* the family's number */
     uint16_t width;         /* lanes of the vector loops; where threads share the work: threads of a block */
     uint8_t stream;         /* results are stored non-temporally, where vectors lie at whole registers */
-    uint8_t pad[3];
+    uint8_t graph_order;    /* of a GPU's kernel: caps.graph_order; a word behind the fields of its text */
+    uint8_t pad[2];
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
     uint64_t own[4];        /* members of the family's own */
 };

@@ -1,5 +1,6 @@
 /* Records of scheduling decisions as text, by the families' tables of fields (ir/loop/sched_record.h).  A record is the
- * kind's word, then fields in the order of the table, each at most once; fields that are 0 are not written.
+ * kind's word, then fields in the order of the table, each at most once; fields that are 0 are not written.  Behind
+ * them stands `graph_order` where the kernel follows the graph's order.
  *
  *   schedule dot width 32 tile 14x32 kblock 512 rows 56 pack_b pack_by squares epilogue after_tile grain 4 */
 #include "kernel_text.h"
@@ -33,6 +34,7 @@ void record_put(struct text *t, const struct sched_family *family, const struct 
     text_put(t, "schedule %s", family->word);
     for (uint32_t i = 0; i < family->n; i++)
         put_field(t, s, &family->field[i]);
+    text_put(t, "%s", s->graph_order ? " graph_order" : "");
 }
 
 static uint64_t limit_of(const struct sched_field *f)
@@ -137,6 +139,10 @@ bool record_read(struct lexer *l, const struct sched_families *families, struct 
             column[1 + i] = (uint32_t)(next.s - l->line_start) + 1;
         if (!read_value(l, &family->field[i], s))
             return false;
+        next = lex_word(l);
+    }
+    if (word_is(next, "graph_order")) {
+        s->graph_order = 1;
         next = lex_word(l);
     }
     if (!next.len)

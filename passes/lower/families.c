@@ -89,7 +89,9 @@ static const struct family_functions *family_find(const struct lowering *w, enum
         if (f->group != kind || (want && want->kind != i) || (f->fits && !f->fits(facts)))
             continue;
         *s = want ? *want : (struct schedule){.kind = (uint16_t)i};
+        s->graph_order = in_graph_order(w); /* a choosing function may lower the group for a trial */
         *legal = f->choose(facts, s);
+        s->graph_order = in_graph_order(w);
         if (want || *legal)
             return f;
     }
@@ -104,7 +106,7 @@ void select_family(struct lowering *w, enum group_kind kind, void *facts, void *
     const struct family_functions *f = family_find(w, kind, facts, &s, &legal);
     if (!f)
         reject_schedule(w, NULL, "the kernel's kind is not a choice");
-    legal = legal && (!f->legal || f->legal(facts, &s)) &&
+    legal = legal && graph_order_legal(w) && (!f->legal || f->legal(facts, &s)) &&
             (!c->want || sched_in_range(&sched_families[s.kind], &s.record, &w->k->err));
     schedule_set(w->k, &s.record);
     if (!legal)

@@ -168,7 +168,8 @@ static val elementwise_value(struct lowering *w, const struct node *n, const val
 {
     if (n->op == OP_exp && lower_exp_nonpositive(w->g, n))
         return k_exp_nonpositive(w->k, in[0]);
-    if (n->op == OP_recip && n->dtype == KL_F32 && w->gpu && from_one_to_two(w->g, n->in[0]))
+    bool may_approximate = w->gpu && !w->k->sched.graph_order;
+    if (n->op == OP_recip && n->dtype == KL_F32 && may_approximate && from_one_to_two(w->g, n->in[0]))
         return k_prim(w->k, P_RECIP, in[0], 0, 0);
     return k_op(w->k, n->op, in);
 }

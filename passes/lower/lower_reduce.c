@@ -117,24 +117,40 @@ static val symbolic_lanes(const struct reduce *r, val base, val count)
     return k_lane_reduce(k, r->fold, acc);
 }
 
+enum { GPU_AT_ONCE = 4 };       /* vectors of a GPU that are loaded before one is used */
+
+/* Folds n vectors of elements from `base` on. */
+static val fold_vectors(const struct reduce *r, val acc, val base, int64_t n)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    val x[GPU_AT_ONCE];
+    for (int64_t v = 0; v < n; v++)
+        x[v] = reduce_element(r, ix_add(k, v ? ix_add(k, base, k_int(k, v * k->sched.width)) : base, w->lane));
+    for (int64_t v = 0; v < n; v++)
+        acc = k_fold_step(k, r->fold, acc, x[v]);
+    return acc;
+}
+
 /* Accumulates a chunk of `count` elements from `base` in the lanes of the open vector loop, and folds the lanes. */
 static val lane_chunk(const struct reduce *r, val base, int64_t count)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t width = k->sched.width, tail = count % width;
+    int64_t width = k->sched.width, tail = count % width, each = w->gpu ? GPU_AT_ONCE : 1, step = each * width;
     val acc = k_splat(k, reduce_identity(r));
-    if (count / width) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count / width), 1);
+    if (count / step) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count / step), 1);
         val c = k_carry(k, acc);
         int64_t ahead = reduce_schedule(r)->kind == SCHED_ROW_REDUCE ? reduce_schedule(r)->row_reduce.ahead : 0;
         if (ahead)
-            fetch_elements(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), k_int(k, ahead)), width);
-        val x = reduce_element(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), w->lane));
-        k_next(k, c, k_fold_step(k, r->fold, c, x));
+            fetch_elements(r, ix_add(k, ix_add(k, base, ix_scale(k, j, step)), k_int(k, ahead)), width);
+        k_next(k, c, fold_vectors(r, c, ix_add(k, base, ix_scale(k, j, step)), each));
         k_end(k, j);
         acc = k_out(k, c);
     }
+    if (count % step / width)
+        acc = fold_vectors(r, acc, ix_add(k, base, k_int(k, count / step * step)), count % step / width);
     if (tail) {
         val place = ix_add(k, w->lane, k_int(k, count - tail));
         w->pred = k_prim(k, P_LT, w->lane, k_int(k, tail), 0);
@@ -661,7 +677,7 @@ static void emit_columns(struct reduce *r)
     if (length) {
         split.parts = (r->len.bound + length - 1) / length;
         split.sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), split.parts * shape_count(&r->kept), 0);
-        split.apart = split.parts >= MANY_PARTS && size_is_constant(r->len) &&
+        split.apart = split.parts >= MANY_PARTS && size_is_constant(r->len) && !k->sched.graph_order &&
                       size_is_constant(kernel_count(k, &r->kept));
         r->split = &split;
         emit_column_blocks(r, &inner, &outer);
@@ -712,6 +728,7 @@ static struct reduce_facts facts_of(const struct reduce *r)
     bool linear;
     ref x = node_operand(w->g, w->anchor, 0, &linear); /* the operand of the reshape of a reduce in two steps */
     struct reduce_facts f = {.w = w, .lanes = r->n->attr.reduce.lanes == 64, .symbolic = w->placeholders != NULL,
+                             .chunk = r->chunk,
                              .short_rows = !w->placeholders && lower_short_rows(w->g, w->anchor),
                              .len = r->len.bound, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
                              .element = (int64_t)dtype_size(w->g->node[x].dtype),

@@ -44,12 +44,14 @@ static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f,
     /* Elements: FULL, worth a thread; MAX_COUNT, that a thread may hold.  MAX_WORK: elements of a thread times members
      * of the group, each a value in a register and code that is written out.  No measurement is recorded. */
     enum { FULL = 32, MAX_COUNT = 64, MAX_WORK = 1 << 11 };
-    int64_t each = gpu_row_vector_width(f->length, f->access);
-    s->width = gpu_row_width(caps, f->length, each, FULL);
+    bool ordered = caps->graph_order;
+    int64_t each = ordered ? 1 : gpu_row_vector_width(f->length, f->access);
+    s->width = ordered ? numeric_lanes(f->length) : gpu_row_width(caps, f->length, each, FULL);
     int64_t held = held_elements(f, s->width, each);
-    bool holds = held <= MAX_COUNT && held * (int64_t)f->members <= MAX_WORK;
+    bool holds = held <= MAX_COUNT && held * (int64_t)f->members <= MAX_WORK && !(ordered && f->chunks);
     s->rows.held = holds ? (uint16_t)held : 0;
-    s->rows.vector = holds ? (uint16_t)(each > 1 ? each : 0) : f->symbolic ? 0 : (uint16_t)each;
+    s->rows.vector = holds ? (uint16_t)(each > 1 ? each : 0)
+        : f->symbolic || (ordered && f->chunks) ? 0 : (uint16_t)each;
 }
 
 bool rows_fits(struct rows_facts *f) { return f->reduces; }
@@ -71,6 +73,16 @@ bool rows_choose(struct rows_facts *f, struct schedule *s)
     return true;
 }
 
+/* Is the record one in the order of the graph: a thread for each numeric lane, with elements one by one? */
+static bool ordered_rows_legal(const struct rows_facts *f, const struct schedule *s)
+{
+    if (s->rows.vector > 1 || (f->chunks && s->rows.vector))
+        return reject_order(f->w, "vector");
+    if (f->chunks && s->rows.held)
+        return reject_order(f->w, "held");
+    return schedule_width_is(f->w, s, numeric_lanes(f->length));
+}
+
 bool rows_legal(const struct rows_facts *f, const struct schedule *s)
 {
     const struct lowering *w = f->w;
@@ -84,6 +96,8 @@ bool rows_legal(const struct rows_facts *f, const struct schedule *s)
     if (!caps->is_gpu)
         return !s->rows.held ? schedule_width_is(w, s, numeric_lanes(f->length))
             : reject_schedule(w, "held", "held: a GPU's threads hold rows in registers");
+    if (caps->graph_order && !ordered_rows_legal(f, s))
+        return false;
     if (s->width > caps->block_threads)
         return reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width);
     return !s->rows.held || (s->rows.held == held_elements(f, s->width, each) && !s->rows.keep) ||
@@ -159,8 +173,11 @@ static void choose_row_prefetch(const struct caps *caps, const struct reduce_fac
         s->row_reduce.ahead = (uint16_t)(AHEAD_BYTES / f->element);
 }
 
-/* On a GPU, whose threads share a row, no other family fits. */
-static bool has_gpu_rows(const struct reduce_facts *f) { return f->w->chooser->caps->is_gpu && f->len && f->is_row; }
+/* On a GPU, whose threads share a row, no other family fits, unless it follows the graph's order. */
+static bool has_gpu_rows(const struct reduce_facts *f)
+{
+    return f->w->chooser->caps->is_gpu && !anchor_in_graph_order(f->w) && f->len && f->is_row;
+}
 
 bool row_reduce_fits(struct reduce_facts *f) { return f->lanes && !has_gpu_rows(f); }
 
@@ -254,10 +271,14 @@ static uint16_t column_vector_width(const struct caps *caps, const struct reduce
     return each > 1 ? (uint16_t)each : 0;
 }
 
-/* On a GPU that the blocks of columns do not fill, elements of a column in each of its parts; 0: it has no parts. */
+/* On a GPU that the blocks of columns do not fill, elements of a column in each of its parts; 0: it has no parts.  In
+ * the graph's order the parts are its chunks. */
 static uint32_t split_length(const struct caps *caps, const struct reduce_facts *f, int64_t blocks)
 {
     enum { A_PROCESSOR = 8 };   /* blocks wanted for each of the GPU's processors; no measurement is recorded */
+    if (anchor_in_graph_order(f->w))
+        return !f->symbolic && f->chunk < f->len && blocks && blocks < A_PROCESSOR * (int64_t)caps->threads
+            ? (uint32_t)f->chunk : 0;
     int64_t wanted = A_PROCESSOR * (int64_t)caps->threads, max = f->len / SHORTEST_PART;
     int64_t parts = blocks ? (wanted + blocks - 1) / blocks : 0;
     parts = parts > max ? max : parts;
@@ -275,6 +296,8 @@ static bool columns_legal(const struct lowering *w, const struct reduce_facts *f
         return reject_schedule(w, "axes", "axes %u: lanes may lie in the last %u", s->column_reduce.axes, f->max);
     if (s->column_reduce.split && (!w->chooser->caps->is_gpu || s->column_reduce.split >= f->len))
         return reject_schedule(w, "split", "split: only on a GPU, in parts of fewer elements than a column has");
+    if (s->column_reduce.split && anchor_in_graph_order(w) && s->column_reduce.split != f->chunk)
+        return reject_order(w, "split");
     int64_t each = s->column_reduce.vector, inner = reduce_inner(f, s->column_reduce.axes);
     if (each && (!w->chooser->caps->is_gpu || f->symbolic || inner % each))
         return reject_schedule(w, "vector", "vector: on a GPU, of columns without symbols that they divide");

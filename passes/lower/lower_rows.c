@@ -287,8 +287,8 @@ static val reduce_chunk(struct rows *s, uint32_t pass, val base, val full, val t
     return k_lane_reduce(k, fold, acc);
 }
 
-/* A row of several chunks of lanes, a processor's: their results are combined in ascending order.  The identity at the
- * start changes no bit of the first one: -0 is no result, and NaN stays NaN. */
+/* A row of several chunks of lanes, where the graph's order is followed: their results are combined in ascending
+ * order.  The identity at the start changes no bit of the first one: -0 is no result, and NaN stays NaN. */
 static val reduce_chunks(struct rows *s, uint32_t pass)
 {
     struct kernel *k = s->w->k;
@@ -463,12 +463,22 @@ void rows_emit(struct rows *s, const struct schedule *schedule)
     lower_rows_emit_rows(s);
 }
 
+static bool has_chunks(const struct rows *s)
+{
+    uint64_t length = (uint64_t)size_max(s->w->k->placeholders, rows_length(s));
+    for (uint32_t r = 0; r < s->nreduce; r++)
+        if (length > s->w->g->node[s->reduce[r]].attr.reduce.chunk)
+            return true;
+    return false;
+}
+
 static void schedule_and_emit(struct rows *s)
 {
     find_rows(s);
     struct rows_facts f = {.w = s->w, .find = try_rows, .of = s, .rows = s->space.rows, .length = s->space.length,
                            .reduces = s->nreduce, .members = s->w->nmember,
                            .symbolic = !size_is_constant(rows_length(s)), .may_keep = may_keep(s),
+                           .chunks = has_chunks(s),
                            .access = lower_row_access(s->w, rows_length(s), s->space.rows * s->space.length)};
     select_family(s->w, GROUP_rows, &f, s);
 }

@@ -2,7 +2,10 @@
  *
  * Rows that are iterated over are read from memory in each pass, so there are as few passes as possible: a maximum and
  * the sum of exponentials below it share one (online softmax), and sums that no stored element depends on are part of
- * the last pass. */
+ * the last pass.
+ *
+ * In the order of the graph a thread is one of its 64 lanes and has single elements, 64 apart, of a row of one chunk;
+ * and there is no online softmax. */
 #include "lower_rows.h"
 #include <math.h>
 #include <string.h>
@@ -180,7 +183,8 @@ static bool is_sum_below(const struct rows *s, uint32_t max, uint32_t sum)
 
 uint32_t rows_online_sum(const struct rows *s, uint32_t pass)
 {
-    for (uint32_t sum = pass + 1; s->grouped && sum < s->nreduce; sum++)
+    bool possible = s->grouped && !s->w->k->sched.graph_order;
+    for (uint32_t sum = pass + 1; possible && sum < s->nreduce; sum++)
         if (is_sum_below(s, pass, sum))
             return sum;
     return 0;

@@ -34,6 +34,23 @@ bool reject_schedule(const struct lowering *w, const char *field, const char *fm
     return false;
 }
 
+bool anchor_in_graph_order(const struct lowering *w)
+{
+    return in_graph_order(w) && dtype_is_float(w->g->node[w->anchor].dtype);
+}
+
+bool graph_order_legal(const struct lowering *w)
+{
+    const struct schedule *want = w->chooser->want;
+    return !want || !want->graph_order || in_graph_order(w) ||
+           reject_schedule(w, NULL, "graph_order: option order says that, no schedule");
+}
+
+bool reject_order(const struct lowering *w, const char *field)
+{
+    return reject_schedule(w, field, "%s: with it sums are not in the graph's order", field);
+}
+
 bool schedule_width_is(const struct lowering *w, const struct schedule *s, unsigned own)
 {
     return s->width == own ||
@@ -348,7 +365,10 @@ bool scatter_choose(struct scatter_facts *f, struct schedule *s)
 
 enum { SCAN_BYTES = 2 * GPU_SCAN_LINES * sizeof(int64_t) };     /* of a thread: two copies of its elements */
 
-bool gpu_scan_fits(struct scan_facts *f) { return f->w->chooser->caps->is_gpu && f->phases; }
+bool gpu_scan_fits(struct scan_facts *f)
+{
+    return f->w->chooser->caps->is_gpu && f->phases && !anchor_in_graph_order(f->w);
+}
 
 bool gpu_scan_choose(struct scan_facts *f, struct schedule *s)
 {

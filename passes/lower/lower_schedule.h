@@ -28,6 +28,13 @@ void select_family(struct lowering *w, enum group_kind kind, void *facts, void *
 bool chooser_find(struct chooser *c, const struct target_set *targets, unsigned device);
 /* Of all that is known of the target: what lowering does not read can only make kernels be lowered again. */
 struct hash128 chooser_hash(const struct chooser *c);
+/* Does the target's kernel fold floats in the order of the graph?  And the anchor, is it of floats, too? */
+static inline bool in_graph_order(const struct lowering *w) { return w->chooser->caps->graph_order; }
+bool anchor_in_graph_order(const struct lowering *w);
+/* Refuses a user-supplied record that is for a program in the graph's order where the target's has the schedule's. */
+bool graph_order_legal(const struct lowering *w);
+/* Refuses a field with which the kernel would not follow the graph's order; false. */
+bool reject_order(const struct lowering *w, const char *field);
 /* Refuses the user-supplied record; false. */
 bool reject_schedule(const struct lowering *w, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -94,6 +101,7 @@ struct rows_facts {
     uint32_t reduces, members;
     int64_t access;                 /* adjacent elements that one access of a GPU may have in every row */
     bool symbolic;                  /* the length depends on symbols */
+    bool chunks;                    /* a row may have several chunks of the graph's order */
     uint64_t may_keep, keep;        /* members whose rows a later pass reads; for which keeping them pays */
     /* Fills `keep` and `bytes`, which are needed where there is no user-supplied record, for a kernel of *s. */
     void (*find)(struct rows_facts *f, const struct schedule *s);
@@ -108,6 +116,7 @@ static inline int64_t rows_group(const struct schedule *s)
 struct reduce_facts {
     const struct lowering *w;
     bool lanes;                     /* of 64 numeric lanes */
+    int64_t chunk;                  /* elements of a chunk of that order */
     bool symbolic;                  /* the graph has symbols for lengths */
     bool short_rows;                /* rows of a few elements, of enough results, without symbols */
     int64_t len;                    /* elements of a result */
@@ -127,7 +136,7 @@ struct reduce_facts {
 int64_t reduce_inner(const struct reduce_facts *f, uint32_t axes);
 
 struct scatter_facts { const struct lowering *w; int64_t outer, len, inner, count; };
-/* phases: a GPU may scan chunks of the row, in any order */
+/* phases: a GPU may scan chunks of the row, in any order of sums */
 struct scan_facts { const struct lowering *w; int64_t outer, len, inner; bool phases; };
 struct sort_facts { const struct lowering *w; int64_t rows, len, levels, element /* bytes of a key and its place */; };
 

@@ -4,7 +4,8 @@
  * from the group and the record.  So a record that is given describes the very kernel.  On a processor no record
  * changes a bit.  On a GPU, records of gpu_row_reduce, column_reduce with parts, gpu_scan, gpu_dot_skinny, dot_blocks,
  * dot_matrix, rows, attention_matrix and attention_blocks decide the order in which floating point numbers are added
- * (ir/graph/node.h, "On GPUs"), so another record may round them otherwise. */
+ * (ir/graph/node.h, "On GPUs"), so another record may round them otherwise.  Where a target asks for the graph's order,
+ * all its records are `graph_order`: then none changes a bit, and those that would are refused. */
 #ifndef KILN_SCHEDULE_H
 #define KILN_SCHEDULE_H
 #include "ir/loop/loop.h"
@@ -46,7 +47,8 @@ struct schedule {
             uint16_t kind;              /* enum sched_kind */
             uint16_t width;             /* [chosen] */
             uint8_t stream;
-            uint8_t pad[3];
+            uint8_t graph_order;        /* what the target asks for, no choice */
+            uint8_t pad[2];
             int64_t grain;
             union {
                 uint64_t own[4];        /* first, so that records are zeroed whole */

@@ -164,7 +164,9 @@ static bool put_for_gpu(struct trail *trail, const struct dump_request *r, struc
     if (!r->target && r->form == DUMP_TEXT && (!put_source(trail, r, f, &done, e) || done))
         return done;
     struct caps caps;
-    struct program *p = gpu_caps(r->target, &caps, e) ? dump_plan(trail, &caps, r->fuse, e) : NULL;
+    bool known = gpu_caps(r->target, &caps, e);
+    caps.graph_order = option_graph_order();
+    struct program *p = known ? dump_plan(trail, &caps, r->fuse, e) : NULL;
     bool ok = p && (r->form == DUMP_TEXT || err_set(e, KL_ERR_ARGUMENT,
                                                     "kernels for a GPU are text: they have no picture"));
     if (ok && !strcmp(r->stage, "schedules"))

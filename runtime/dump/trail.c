@@ -95,6 +95,7 @@ void trail_plan(struct trail *t, const struct dump_request *r)
             t->backend = b;
             t->device = d;
             caps = own;
+            caps.graph_order = caps.is_gpu && option_graph_order();
         }
     }
     t->program = t->backend ? dump_plan(t, &caps, r->fuse, &t->why) : program_plan(g, &caps, true, &t->why);

@@ -160,9 +160,10 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
     struct disk_code found;
     struct hash128 h = graph_hash(g);
     const char *target = targets->v[0].caps->name;
-    char text[sizeof targets->v[0].caps->name + 300];
-    snprintf(text, sizeof text, "lowered graph %016llx%016llx for %s, by " LOWER_SOURCES " " __VERSION__,
-             (unsigned long long)h.hi, (unsigned long long)h.lo, target);
+    char text[sizeof targets->v[0].caps->name + 320];
+    snprintf(text, sizeof text, "lowered graph %016llx%016llx for %s%s, by " LOWER_SOURCES " " __VERSION__,
+             (unsigned long long)h.hi, (unsigned long long)h.lo, target,
+             x->graph_order ? " in the graph's order" : "");
     bool kept = g->nnode >= KEPT_NODES && option_cache_bytes() > 0 && disk_key_text(&key, text, g->name);
     if (kept && disk_load(&key, &found)) {
         memo_unpack(found.code.bytes, found.code.size);
@@ -344,6 +345,7 @@ static bool find_targets(struct exec *x, const struct graph *g, const struct bac
             x->interpreted |= UINT64_C(1) << d;
             continue;
         }
+        t->caps[t->set.n].graph_order = x->graph_order && t->caps[t->set.n].is_gpu;
         t->v[t->set.n] = (struct target){&t->caps[t->set.n], UINT64_C(1) << d};
         t->set.n++;
         *b = backend;
@@ -440,14 +442,22 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
     return x->program->placeholders.n && e->code == KL_ERR_DEVICE && without_program(x, captured, e);
 }
 
+/* What option order asks of this program: of one without kernels for a GPU nothing. */
+static bool graph_order_of(const struct graph *g, int device)
+{
+    uint64_t all = graph_devices(g) | UINT64_C(1) << device, hosts = (UINT64_C(1) << DEVICE_HOSTS) - 1;
+    return (all & ~hosts) && option_graph_order();
+}
+
 static struct entry *program_entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse,
-                               const struct sched_section *schedules)
+                                       bool graph_order, const struct sched_section *schedules)
 {
     struct entry *t = mem_alloc(sizeof *t);
     if (!t) return NULL;
     t->exec.key = key;
     t->exec.device = device;
     t->exec.fuse = fuse;
+    t->exec.graph_order = graph_order;
     t->exec.schedules = schedules;
     atomic_init(&t->exec.refs, 1);
     atomic_init(&t->exec.weak_refs, 1);
@@ -459,7 +469,7 @@ static struct entry *program_entry_new(struct hash128 key, const struct graph *c
 
 bool exec_targets(const struct graph *g, int device, struct program_targets *t, struct err *e)
 {
-    struct exec x = {.device = device};
+    struct exec x = {.device = device, .graph_order = graph_order_of(g, device)};
     const struct backend *b;
     return find_targets(&x, g, &b, t, e);
 }
@@ -476,6 +486,7 @@ struct exec *exec_variant(const struct graph *fused, int device, const struct tu
     }
     x->device = device;
     x->fuse = x->variant = true;
+    x->graph_order = graph_order_of(fused, device);
     atomic_init(&x->refs, 1);
     bool ok = find_targets(x, fused, &b, &targets, e) &&
               (x->program = program_plan_for(fused, &targets.set, NULL, tuned, NULL, e)) &&
@@ -571,6 +582,7 @@ static void record_miss_cause(struct entry *t, const struct entry *near, bool ev
         snprintf(text, ROOM, "the graph is known on device %s, %s%s", device_name(near->exec.device),
                  near->exec.fuse ? "fused" : "unfused",
                  near->outdated ? ", before it was tuned" :
+                 near->exec.graph_order != t->exec.graph_order ? ", with another option order" :
                  near->exec.schedules == t->exec.schedules ? "" : ", with other schedules");
     t->exec.miss = mem_text(text);
 }
@@ -665,9 +677,11 @@ static void log_program(const struct entry *t, int64_t began)
     const struct exec *x = &t->exec;
     if (!x->program) return;
     log_put(KL_LOG_INFO,
-            "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %s",
+            "graph %s: a program of %u commands and %u different kernels for device %s, %s%s, built in %.3f ms: "
+            "%s",
             x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device),
-            x->fuse ? "fused" : "unfused", 1e-6 * (double)(timeline_now() - began), x->miss ? x->miss : "");
+            x->fuse ? "fused" : "unfused", x->graph_order ? ", in the graph's order" : "",
+            1e-6 * (double)(timeline_now() - began), x->miss ? x->miss : "");
     log_disk_off();
 }
 
@@ -701,7 +715,8 @@ static const struct exec *start_background(struct entry *t, const struct graph *
                        .fn = unfused->fn, .phases = unfused->phases,
                        .work_bytes = unfused->work_bytes, .interpreted = unfused->interpreted,
                            .accelerated = unfused->accelerated,
-                       .device = unfused->device, .fuse = true, .schedules = t->exec.schedules,
+                       .device = unfused->device, .fuse = true, .graph_order = unfused->graph_order,
+                       .schedules = t->exec.schedules,
                        .miss = miss, .base = unfused, .refs = 2, .weak_refs = 1}; /* of the entry and of the caller */
     memcpy(s->on, unfused->on, sizeof s->on);
     pthread_mutex_lock(&cache_lock);
@@ -732,19 +747,21 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     const struct sched_section *schedules;
     if (!schedules_of(captured->name, fuse, &schedules, e)) return NULL;
     struct hash128 key = graph_hash(captured);
+    bool graph_order = graph_order_of(captured, device);
     struct entry **bucket = &cache_programs[key.lo % CACHE_BUCKETS], *t;
     pthread_mutex_lock(&cache_lock);
     for (;;) {
         for (t = *bucket; t; t = t->next)
             if (same_key(t->exec.key, key) && t->exec.device == device && t->exec.fuse == fuse &&
-                t->exec.schedules == schedules && !t->outdated && graph_same(t->graph, captured)) break;
+                t->exec.graph_order == graph_order && t->exec.schedules == schedules && !t->outdated &&
+                graph_same(t->graph, captured)) break;
         if (!t || t->state != UNFINISHED) break;
         pthread_cond_wait(&cache_changed, &cache_lock);
     }
     const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->placeholder : NULL;
     if (found) exec_ref(found);
     bool later = !t && is_background_useful(captured, device, fuse);
-    bool fresh = !t && (t = program_entry_new(key, captured, device, fuse, schedules));
+    bool fresh = !t && (t = program_entry_new(key, captured, device, fuse, graph_order, schedules));
     if (fresh) {
         t->next = *bucket;
         *bucket = t;

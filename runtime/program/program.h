@@ -29,6 +29,7 @@ struct exec {                            /* immutable once made, except the atom
     uint64_t accelerated;                /* devices with a driver */
     int device;
     bool fuse;
+    bool graph_order;                    /* of a program with kernels for GPUs: option order when it was looked up */
     _Atomic(struct repeat *) repeat;     /* execute_device.c: its last run on a device with a driver, or NULL */
     bool variant;                        /* the tuner's: stores no code on disk */
     const bool *skip;                    /* the tuner's: per command of the program, is it left out?  NULL: none is */

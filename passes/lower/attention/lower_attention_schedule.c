@@ -278,7 +278,7 @@ static bool prefers_matrix_units(const struct caps *c, const struct attention_fa
 bool attention_matrix_fits(struct attention_facts *f)
 {
     const struct caps *c = f->w->chooser->caps;
-    return f->gradient != GRADIENT_BOTH && c->is_gpu && has_matrix_units(c, f);
+    return f->gradient != GRADIENT_BOTH && c->is_gpu && !in_graph_order(f->w) && has_matrix_units(c, f);
 }
 
 bool attention_matrix_choose(struct attention_facts *f, struct schedule *s)
@@ -315,7 +315,11 @@ static int64_t blocks_shared(const struct attention_facts *f, int64_t rows)
     return ELEMENT * (blocks_groups(f) * rows * (pitch + STEP + 4) + 2 * STEP * pitch + ATTENTION_BLOCK_ROWS * max);
 }
 
-bool attention_blocks_fits(struct attention_facts *f) { return f->gradient != GRADIENT_BOTH && f->blocks; }
+/* Its steps are others than the blocks of the graph's order, and its exponentials are base-2. */
+bool attention_blocks_fits(struct attention_facts *f)
+{
+    return f->gradient != GRADIENT_BOTH && f->blocks && !in_graph_order(f->w);
+}
 
 /* Are threads without work in blocks of so few rows, or are matrix units faster? */
 static bool prefers_other_than_blocks(const struct caps *c, const struct attention_facts *f)

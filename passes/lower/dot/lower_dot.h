@@ -199,6 +199,9 @@ int64_t dot_splits(const struct dot *d, uint32_t split);
 /* The index of a part's sum of result (m, n) in the workspace of the sums, which has dimensions part, batch, row,
  * column. */
 val dot_part_index(const struct dot *d, val part, val m, val n);
+/* What sums of parts start from: in the graph's order, which starts with the first part, -0, which added to any number
+ * gives that number, 0 and -0 included. */
+val dot_sum_start(struct kernel *k, unsigned dtype);
 /* Emits the second phase of such a product: each thread adds the parts' sums of a few adjacent results, in order, and
  * stores the group's results computed from them by `results`.  subgroup: of the threads, 0: any. */
 typedef void dot_results(const struct dot *d, const void *ctx, struct dot_at *at, int64_t count);

@@ -14,7 +14,8 @@
  * are.  Without copies, there are two stages.
  *
  * * An element, or a part's sum, is one ascending chain of fma over the whole contraction or part, for any tiles: a GPU
- * has no registers for the sums of pass numerics' k-blocks.  A large tile consists of four parts, each in a quarter of
+ * has few registers for the sums of pass numerics' k-blocks.  In the order of the graph these blocks are the parts, or
+ * their sums are added to a second tile of sums.  A large tile consists of four parts, each in a quarter of
  * the block, so that neighbouring threads read from all banks of shared memory.  For the same reason the columns in
  * shared memory have a padding of PAD elements if an operand is contiguous along the contraction, or along runs of it.
  *
@@ -307,28 +308,18 @@ static void await_step(const struct product_blocks *s)
     dot_barrier(s->d->w->k);
 }
 
-/* Computes the thread's results.  A last step that is shorter than the others is multiplied after the loop if operands
- * are copied, else in it. */
-static void emit_sums(const struct product_blocks *s, val *sum)
+/* Steps of a part, where it is known. */
+static int64_t steps_of_part(const struct product_blocks *s)
+{
+    return s->splits > 1 ? s->s.dot_blocks.split / s->step : dot_parts(s->d->size.k, s->step);
+}
+
+/* Multiplies step `step`, while a later one is on its way.  whole: no step reaches beyond the contraction. */
+static void multiply_step(const struct product_blocks *s, val step, bool whole, val *sum)
 {
     struct kernel *k = s->d->w->k;
     struct block_operand part[2];
-    int64_t length = s->step, tiles = sum_tiles(s), steps = dot_parts(s->d->size.k, length);
-    int64_t of_part = s->splits > 1 ? s->s.dot_blocks.split / length : steps;
-    int64_t ahead = s->stages - 1, rest = has_copies(s) ? s->d->size.k % length : 0;
-    bool whole = size_divides(s->d->len.k, length) && !s->d->symbolic_k &&
-                 (s->splits == 1 || s->d->size.k % s->s.dot_blocks.split == 0);
-    val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->mr / s->halves_m, columns_of_part(s) / s->slices);
-    val acc[MAX_SUMS];
-    for (int64_t i = 0; i < ahead; i++) {
-        begin_copies(s, k_int(k, i));
-        begin_loads(s, step_start(s, k_int(k, i < of_part ? i : of_part - 1)), !whole, part);
-        end_loads(s, k_int(k, i), part);
-    }
-    await_step(s);
-    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), rest ? k_int(k, steps - 1) : s->steps, 1);
-    for (int64_t q = 0; q < tiles; q++)
-        acc[q] = sum[q] = dot_carry(k, zero);
+    int64_t ahead = s->stages - 1, steps = dot_parts(s->d->size.k, s->step);
     val stage = ix_mod(k, step, s->stages);
     val other = s->stages == 2 ? ix_sub(k, k_int(k, 1), stage)
                                : ix_mod(k, ix_add(k, step, k_int(k, ahead)), s->stages);
@@ -336,21 +327,89 @@ static void emit_sums(const struct product_blocks *s, val *sum)
     begin_copies(s, later);
     if (steps > 1) {
         if (whole) /* the last step is loaded once more: no condition for each load */
-            later = ix_min(k, later, of_part - 1);
+            later = ix_min(k, later, steps_of_part(s) - 1);
         begin_loads(s, step_start(s, later), !whole, part);
     }
     if (has_copies(s))
-        multiply_first(s, stage, length, sum);
+        multiply_first(s, stage, s->step, sum);
     else
         dot_gpu_multiply(s, stage, k_int(k, 0), elements_of(s, step), 1, sum);
     if (steps > 1)
         end_loads(s, other, part);
     await_step(s);
+}
+
+/* Multiplies steps 0 to n - 1. */
+static void multiply_steps(const struct product_blocks *s, val n, bool whole, val zero, val *sum)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t tiles = sum_tiles(s);
+    val acc[MAX_SUMS], step = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
+    for (int64_t q = 0; q < tiles; q++)
+        acc[q] = sum[q] = dot_carry(k, zero);
+    multiply_step(s, step, whole, sum);
     for (int64_t q = 0; q < tiles; q++)
         k_next(k, acc[q], sum[q]);
     k_end(k, step);
     for (int64_t q = 0; q < tiles; q++)
         sum[q] = dot_out(k, acc[q]);
+}
+
+/* The same in the graph's order of a contraction of several blocks: each block is a chain of its own, and the blocks'
+ * sums are added in ascending order. */
+static void multiply_blocks(const struct product_blocks *s, bool whole, val zero, val *sum)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t tiles = sum_tiles(s), each = s->d->kblock / s->step, blocks = s->d->blocks;
+    int64_t steps = dot_parts(s->d->size.k, s->step);
+    val start = dot_splat(k, dot_sum_start(k, s->d->dtype), s->mr / s->halves_m, columns_of_part(s) / s->slices);
+    val total[MAX_SUMS], acc[MAX_SUMS], block = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, blocks), 1);
+    for (int64_t q = 0; q < tiles; q++)
+        total[q] = dot_carry(k, start);
+    val first = ix_scale(k, block, each), n = k_int(k, each);
+    if (steps % each)
+        n = ix_min(k, ix_sub(k, k_int(k, steps), first), each);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
+    for (int64_t q = 0; q < tiles; q++)
+        acc[q] = sum[q] = dot_carry(k, zero);
+    val step = ix_add(k, first, i);
+    ix_bound(k, step, 0, steps - 1);
+    multiply_step(s, step, whole, sum);
+    for (int64_t q = 0; q < tiles; q++)
+        k_next(k, acc[q], sum[q]);
+    k_end(k, i);
+    for (int64_t q = 0; q < tiles; q++)
+        sum[q] = dot_out(k, acc[q]);
+    for (int64_t q = 0; q < tiles; q++)
+        sum[q] = k_prim(k, P_ADD, total[q], sum[q], 0);
+    for (int64_t q = 0; q < tiles; q++)
+        k_next(k, total[q], sum[q]);
+    k_end(k, block);
+    for (int64_t q = 0; q < tiles; q++)
+        sum[q] = dot_out(k, total[q]);
+}
+
+/* Computes the thread's results.  A last step that is shorter than the others is multiplied after the loop if operands
+ * are copied, else in it. */
+static void emit_sums(const struct product_blocks *s, val *sum)
+{
+    struct kernel *k = s->d->w->k;
+    struct block_operand part[2];
+    int64_t length = s->step, steps = dot_parts(s->d->size.k, length), of_part = steps_of_part(s);
+    int64_t ahead = s->stages - 1, rest = has_copies(s) ? s->d->size.k % length : 0;
+    bool whole = size_divides(s->d->len.k, length) && !s->d->symbolic_k &&
+                 (s->splits == 1 || s->d->size.k % s->s.dot_blocks.split == 0);
+    val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->mr / s->halves_m, columns_of_part(s) / s->slices);
+    for (int64_t i = 0; i < ahead; i++) {
+        begin_copies(s, k_int(k, i));
+        begin_loads(s, step_start(s, k_int(k, i < of_part ? i : of_part - 1)), !whole, part);
+        end_loads(s, k_int(k, i), part);
+    }
+    await_step(s);
+    if (s->s.graph_order && s->splits == 1 && s->d->blocks > 1 && dtype_is_float(s->d->dtype))
+        multiply_blocks(s, whole, zero, sum);
+    else
+        multiply_steps(s, rest ? k_int(k, steps - 1) : s->steps, whole, zero, sum);
     if (rest) {
         multiply_first(s, k_int(k, (steps - 1) % s->stages), rest, sum);
         dot_barrier(k);

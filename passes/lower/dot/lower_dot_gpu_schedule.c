@@ -99,17 +99,35 @@ static bool not_wrong(const struct dot *d, struct wrong w)
     return !w.field || reject_schedule(d->w, w.field, "%s: %s", w.field, w.why);
 }
 
+/* ---- the graph's order ---- */
+
+static bool dot_is_ordered(const struct dot *d) { return in_graph_order(d->w) && dtype_is_float(d->dtype); }
+
+/* The order's blocks of the contraction are parts, or are added one after the other by the same threads.  true: an
+ * order of the schedule may have any parts. */
+static bool split_is_ordered(const struct dot *d, uint32_t split)
+{
+    return !dot_is_ordered(d) || !split || (int64_t)split == d->kblock;
+}
+
+static bool split_legal(const struct dot *d, uint32_t split)
+{
+    return split_is_ordered(d, split) || reject_order(d->w, "split");
+}
+
 /* ---- tiles of threads ---- */
 
 static bool has_block_copies(const struct schedule *s) { return s->dot_blocks.copy_a || s->dot_blocks.copy_b; }
 
-/* Do the vectors of an operand's step make as many for each thread?  A contraction in parts has whole steps. */
+/* Do the vectors of an operand's step make as many for each thread?  A contraction in parts or in blocks has whole
+ * steps. */
 static bool divides_vectors(const struct dot *d, const struct schedule *s, bool second)
 {
     int64_t vector = dot_vector(d->dtype), side = second ? s->dot_blocks.block_n : s->dot_blocks.block_m;
     int64_t step = s->dot_blocks.step;
+    bool parts = s->dot_blocks.split || (dot_is_ordered(d) && d->blocks > 1);
     return vector && s->width && side % vector == 0 && step % vector == 0 && side * step / vector % s->width == 0 &&
-           (!s->dot_blocks.split || d->size.k % step == 0);
+           (!parts || d->size.k % step == 0);
 }
 
 /* Bytes of shared memory, for the larger of the layouts that an operand may have. */
@@ -127,6 +145,8 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
         return (struct wrong){"tile", "a thread has at most 64 results"};
     if (s->dot_blocks.step && s->dot_blocks.split % s->dot_blocks.step)
         return (struct wrong){"split", "a part is a whole number of steps"};
+    if (s->dot_blocks.step && dot_is_ordered(d) && d->blocks > 1 && d->kblock % s->dot_blocks.step)
+        return (struct wrong){"step", "a block of the graph's order is a whole number of steps"};
     if (has_block_copies(s) ? s->dot_blocks.stages < 2 : s->dot_blocks.stages)
         return (struct wrong){"stages", "at least two if an operand is copied, else 0"};
     struct wrong block = wrong_block(c, s, 1, threads_bytes(d, s)); /* first: threads divide vectors */
@@ -142,9 +162,15 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
 static void choose_threads_split(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     enum { A_PROCESSOR = 512, SHORTEST = 512 }; /* threads of a tile of 64 results each; elements of a part */
-    int64_t blocks = blocks_of(d, s), max = max_parts(d, SHORTEST), step = s->dot_blocks.step;
+    bool ordered = dot_is_ordered(d);
+    int64_t blocks = blocks_of(d, s), max = max_parts(d, ordered ? d->kblock / 2 : SHORTEST);
+    int64_t step = s->dot_blocks.step;
     if (blocks >= (int64_t)c->threads)
         return;
+    if (ordered) {
+        s->dot_blocks.split = d->blocks > 1 && d->blocks <= max ? (uint32_t)d->kblock : 0;
+        return;
+    }
     int64_t parts = (int64_t)c->threads * A_PROCESSOR / s->width / blocks;
     parts = parts < max ? parts : max;
     for (int64_t equal = parts; equal > 1 && 4 * equal >= 3 * parts; equal--)
@@ -161,7 +187,7 @@ static void choose_block_copies(const struct dot *d, const struct caps *c, struc
 {
     enum { STEP = 16, MAX_STAGES = 4, BLOCKS = 2 };
     struct schedule x = *s;
-    if (d->size.k > s->dot_blocks.step)
+    if (d->size.k > s->dot_blocks.step && !(dot_is_ordered(d) && d->blocks > 1 && d->kblock % STEP))
         x.dot_blocks.step = STEP;
     x.dot_blocks.split = 0;
     choose_threads_split(d, c, &x);
@@ -499,7 +525,10 @@ static bool grid_legal(const struct dot *d, const struct schedule *s)
     return fits_grid(d, s) || reject_schedule(d->w, "block", "block: there are too many of them");
 }
 
-bool dot_blocks_fits(struct dot *d) { return has_blocks(d) && d->unit == 1; }
+/* Are the blocks of the graph's order, which are then numbers, the same for all lengths? */
+static bool has_known_blocks(const struct dot *d) { return !dot_is_ordered(d) || !d->symbolic_k || d->blocks == 1; }
+
+bool dot_blocks_fits(struct dot *d) { return has_blocks(d) && d->unit == 1 && has_known_blocks(d); }
 
 bool dot_blocks_choose(struct dot *d, struct schedule *s)
 {
@@ -514,7 +543,7 @@ bool dot_blocks_legal(const struct dot *d, const struct schedule *s)
         return false;
     if (s->dot_blocks.split && d->symbolic)
         return reject_schedule(d->w, "split", "the contraction has no parts if a length is symbolic");
-    if (!not_wrong(d, wrong_threads(d, d->w->chooser->caps, s)))
+    if (!not_wrong(d, wrong_threads(d, d->w->chooser->caps, s)) || !split_legal(d, s->dot_blocks.split))
         return false;
     if ((s->dot_blocks.copy_a && !dot_has_vectors(d, false)) || (s->dot_blocks.copy_b && !dot_has_vectors(d, true)))
         return reject_schedule(d->w, s->dot_blocks.copy_a && !dot_has_vectors(d, false) ? "copy_a" : "copy_b",
@@ -522,7 +551,11 @@ bool dot_blocks_legal(const struct dot *d, const struct schedule *s)
     return grid_legal(d, s);
 }
 
-bool dot_matrix_fits(struct dot *d) { return has_blocks(d) && has_units(d, d->w->chooser->caps); }
+/* Units add floats in orders of their own. */
+bool dot_matrix_fits(struct dot *d)
+{
+    return has_blocks(d) && !dot_is_ordered(d) && has_units(d, d->w->chooser->caps);
+}
 
 bool dot_matrix_choose(struct dot *d, struct schedule *s)
 {
@@ -578,6 +611,8 @@ bool gpu_dot_skinny_fits(struct dot *d)
 {
     enum { MIN_COUNT = 64 };
     const struct caps *c = d->w->chooser->caps;
+    if (dot_is_ordered(d) && (dot_along_k(d, true) || d->unit != 1))
+        return false; /* lanes would have parts of the contraction */
     return c->is_gpu && !d->symbolic && c->block_threads >= SKINNY_LANES && d->size.m <= GPU_FEW_ROWS &&
            d->size.m > 0 && d->dtype != KL_BOOL && d->size.batch > 0 && d->size.n >= MIN_COUNT &&
            d->size.k >= MIN_COUNT && d->size.k <= UINT32_MAX;
@@ -587,7 +622,7 @@ bool gpu_dot_skinny_fits(struct dot *d)
 static bool prefers_few_rows(const struct dot *d)
 {
     bool half = dtype_is_half(d->w->g->node[d->n->in[0]].dtype);
-    return !half || d->size.m <= GPU_FEW_ROWS / 2 || !has_units(d, d->w->chooser->caps);
+    return !half || d->size.m <= GPU_FEW_ROWS / 2 || dot_is_ordered(d) || !has_units(d, d->w->chooser->caps);
 }
 
 bool gpu_dot_skinny_choose(struct dot *d, struct schedule *s)
@@ -610,7 +645,8 @@ bool gpu_dot_skinny_choose(struct dot *d, struct schedule *s)
         int64_t parts = (A_PROCESSOR * (int64_t)c->caps->threads + blocks - 1) / blocks, max = d->size.k / SHORTEST;
         parts = parts > max ? max : parts;
         int64_t step = d->size.k % GPU_SKINNY_TOGETHER ? 1 : GPU_SKINNY_TOGETHER;
-        s->gpu_dot_skinny.split = (uint32_t)(dot_parts(dot_parts(d->size.k, parts), step) * step);
+        int64_t length = dot_parts(dot_parts(d->size.k, parts), step) * step;
+        s->gpu_dot_skinny.split = (uint32_t)(dot_is_ordered(d) ? d->kblock : length);
     }
     return true;
 }
@@ -625,6 +661,8 @@ bool gpu_dot_skinny_legal(const struct dot *d, const struct schedule *s)
         return reject_schedule(d->w, "tile", "tile: it is %dx%d here", (int)d->size.m, (int)each);
     if (s->width > d->w->chooser->caps->block_threads)
         return reject_schedule(d->w, "width", "width %u: a block of this target has fewer threads", s->width);
-    return (along_k ? !split : split <= d->size.k) ||
+    if (!split_legal(d, (uint32_t)split))
+        return false;
+    return (along_k ? !split : split <= (d->size.k > d->kblock ? d->size.k : d->kblock)) ||
            reject_schedule(d->w, "split", "split: of columns that are vector, at most the contraction");
 }

@@ -149,13 +149,18 @@ val dot_part_index(const struct dot *d, val part, val m, val n)
     return ix_add(k, ix_scale(k, row, d->size.n), n);
 }
 
+val dot_sum_start(struct kernel *k, unsigned dtype)
+{
+    return k->sched.graph_order && dtype_is_float(dtype) ? k_const(k, dtype, -0.0) : k_bits(k, dtype, 0);
+}
+
 /* Adds the parts' sums of `each` adjacent results. */
 static void add_sums(const struct dot *d, uint32_t sums, int64_t splits, val m, val n, int64_t each, val *sum)
 {
     struct kernel *k = d->w->k;
     val carry[DOT_TOGETHER], next[DOT_TOGETHER], part = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, splits), 1);
     for (int64_t u = 0; u < each; u++)
-        carry[u] = k_carry(k, k_bits(k, k->buf[sums].dtype, 0));
+        carry[u] = k_carry(k, dot_sum_start(k, k->buf[sums].dtype));
     for (int64_t u = 0; u < each; u++) {
         val at = dot_part_index(d, part, m, ix_add(k, n, k_int(k, u)));
         next[u] = k_prim(k, P_ADD, carry[u], k_load(k, sums, at, 0), 0);

@@ -164,7 +164,7 @@ static val sum_parts(const struct gpu_skinny *t, val m, val column)
 {
     struct kernel *k = t->d->w->k;
     int64_t full = t->parts / PARTS_TOGETHER, rest = t->parts % PARTS_TOGETHER;
-    val sum = k_splat(k, k_bits(k, t->d->dtype, 0));
+    val sum = k_splat(k, dot_sum_start(k, t->d->dtype));
     if (full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1), before = k_carry(k, sum);
         k_next(k, before, add_parts(t, ix_scale(k, j, PARTS_TOGETHER), PARTS_TOGETHER, m, column, before));

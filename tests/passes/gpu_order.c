@@ -1,0 +1,240 @@
+/* Kernels for GPUs with option order = graph must have the bits of the interpreter, whatever the GPU: they are lowered
+ * for several and run by the kernel interpreter, which means what their text does (gpu_emulate).
+ *
+ *   gpu_order [GRAPHS [SEED]]   texts of tests/text, graphs made for this, and random graphs (default 40), fused and
+ *                               unfused for each GPU
+ *   gpu_order share ...         each fused for one or two of them, and a third of the texts
+ *
+ * Left out are graphs that are not kernels alone: with slots, regions or copies. */
+#include "codegen/gpu/source.h"
+#include "tests/gpu/gpu_kernels.h"
+#include "tests/support/random/random_make.h"
+#include <glob.h>
+
+/* blocks: that run at once; few of them get parts of their own (split) */
+static const struct { const char *dialect, *features; uint32_t blocks; } targets[] = {
+    {"cuda", "sm_90a", 64}, {"cuda", "sm_80", 1}, {"hip", "gfx942", 64}, {"glsl", "+subgroup32", 1}};
+enum { TARGETS = sizeof targets / sizeof *targets };
+
+static unsigned compared, kinds[SCHED_COUNT];
+
+static void take_target(unsigned i, struct caps *caps)
+{
+    struct err e = {0};
+    const struct dialect *d = dialect_find(targets[i].dialect, &e);
+    dialect_caps(d, caps);
+    dialect_limits(d, targets[i].features, caps);
+    dialect_architecture(d, targets[i].features, caps);
+    caps->threads = targets[i].blocks;
+    caps->graph_order = 1;
+}
+
+/* Is it kernels alone, which the interpreter runs soon? */
+static bool can_run(const struct program *p)
+{
+    enum { MAX_WORK = 1 << 19 };
+    int64_t work = 0;
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        if (p->cmd[i].kind != CMD_KERNEL)
+            return false;
+        const struct kernel *k = p->kernel[p->cmd[i].kernel];
+        work += k->flops + k->bytes / 4;
+    }
+    return p->ncmd > 0 && work <= MAX_WORK;
+}
+
+/* The texts of the kernels' records say it. */
+static void records(const struct program *p, const char *what)
+{
+    for (uint32_t i = 0; i < p->nkernel; i++) {
+        char *line = schedule_line(schedule_of(p->kernel[i]));
+        check(line && strstr(line, " graph_order"), "%s: %s", what, line ? line : "no memory");
+        kinds[p->kernel[i]->sched.kind]++;
+        mem_free(line);
+    }
+}
+
+static void run(const struct program *p, const struct graph *g, const struct values *in, const struct values *st,
+                const struct values *want, const char *what)
+{
+    struct err e = {0};
+    struct values out = {.n = g->nout};
+    for (uint32_t o = 0; o < g->nout; o++)
+        out.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
+    struct gpu_arrays m = {calloc((size_t)program_arenas(p) + 64, 1), in, &out, st};
+    bool ok = check(gpu_kernels_run(p, &m, &e), "%s: %s", what, e.msg);
+    for (uint32_t o = 0; ok && o < g->nout; o++) {
+        int64_t at = 0;
+        unsigned dtype = node_at(g, g->out[o].value)->dtype;
+        ok = check(same_values(dtype, want->v[o], out.v[o], node_numel(g, g->out[o].value), &at),
+                   "%s: output %u element %" PRId64 " is %.17g, not %.17g", what, o, at,
+                   element_value(dtype, out.v[o], at), element_value(dtype, want->v[o], at));
+    }
+    compared++;
+    free(m.arena);
+    values_free(&out);
+}
+
+/* What the graph after all passes means, as the device's: bf16 products have no order of their own there. */
+static bool interpret(const struct graph *g, const struct values *in, const struct values *st, struct values *out)
+{
+    struct err e = {0};
+    out->n = g->nout;
+    for (uint32_t i = 0; i < g->nout; i++)
+        out->v[i] = calloc(node_bytes(g, g->out[i].value) + 1, 1);
+    struct bind bind = {(const void *const *)in->v, (const void *const *)st->v, NULL, out->v, NULL, NULL};
+    return check(reference_run(g, &bind, true, &e), "%s: %s", g->name, e.msg);
+}
+
+static bool share;                 /* by the command line */
+static unsigned tried;
+
+/* The variants of graph number n: for each target, fused, and unfused behind these.  In a share two of products, sums
+ * and attention, for many and few blocks, one of others. */
+static bool is_wanted(unsigned n, unsigned variant, bool both)
+{
+    return !share || variant == n % TARGETS || (both && variant == (n + 1) % TARGETS);
+}
+
+static void try(const struct graph *g, const char *name, bool both)
+{
+    struct rng r = {graph_hash(g).lo | 1};
+    struct values in = {0}, st = {0}, want = {0};
+    if (g->slot.n || g->nregion || g->ncustom)
+        return;
+    values_random(&r, g, &g->input, false, &in);
+    values_random(&r, g, &g->state, false, &st);
+    tried++;
+    for (unsigned i = 0; i < 2 * TARGETS && failed < 20; i++) {
+        if (!is_wanted(tried, i, both))
+            continue;
+        struct caps caps;
+        struct err e = {0};
+        char what[256];
+        bool fuse = i < TARGETS;
+        struct graph *h = graph_clone(g);
+        take_target(i % TARGETS, &caps);
+        snprintf(what, sizeof what, "%s for %s of %u blocks, %s", name, targets[i % TARGETS].dialect, caps.threads,
+                 fuse ? "fused" : "unfused");
+        bool ok = check(passes_run(h, &(struct pass_options){.fuse = fuse, .verify = true}), "%s: %s", what,
+                        h->err.msg);
+        struct program *p = ok ? program_plan_with(h, &caps, NULL, NULL, NULL, &e) : NULL;
+        if (ok && check(p, "%s: %s", what, e.msg) && can_run(p) &&
+            (want.n || interpret(h, &in, &st, &want))) {
+            records(p, what);
+            run(p, h, &in, &st, &want, what);
+        }
+        program_free(p);
+        graph_free(h);
+    }
+    values_free(&in);
+    values_free(&st);
+    values_free(&want);
+}
+
+static void try_file(const char *path)
+{
+    static char text[1 << 16];
+    struct err e = {0};
+    FILE *f = fopen(path, "r");
+    if (!check(f, "%s cannot be read", path))
+        return;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    const char *expect = strstr(text, "\n# expect:\n");
+    struct graph *g = graph_parse(text, expect ? (size_t)(expect + 1 - text) : n, NULL, &e);
+    if (check(g, "%s: %s", path, e.msg) && !g->symbols && graph_devices(g) == graph_devices(g) % 4)
+        try(g, path, false);
+    graph_free(g);
+}
+
+/* ---- products, sums and attention of several chunks and blocks ---- */
+
+static void product(unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what)
+{
+    char name[64];
+    struct graph *g = graph_new("product");
+    graph_output(g, OUT_RETURN, gpu_product(g, dtype, m, n, k, what), 0);
+    snprintf(name, sizeof name, "%s product %d x %d x %d, %d", dtype_name(dtype), (int)m, (int)n, (int)k, (int)what);
+    try(g, name, true);
+    graph_free(g);
+}
+
+static void products(void)
+{
+    /* one, two and three blocks of the contraction; lengths that no step, tile or vector divides; few rows */
+    static const int64_t size[][3] = {{20, 36, 40}, {17, 20, 520}, {3, 17, 1100}, {1, 70, 560},
+                                      {9, 33, 600}, {17, 65, 97},  {18, 18, 544}, {6, 64, 528}};
+    for (unsigned i = 0; i < sizeof size / sizeof *size; i++)
+        for (unsigned what = PLAIN; what <= COMPUTED; what++)
+            product(KL_F32, size[i][0], size[i][1], size[i][2], what);
+    product(KL_BF16, 17, 20, 600, PLAIN);
+    product(KL_F16, 5, 20, 1100, TRANSPOSED);
+    product(KL_F64, 18, 20, 560, PLAIN);
+    product(KL_I32, 18, 20, 560, PLAIN);
+}
+
+/* Sums over an axis, of rows, columns and both, of one and of several chunks; a softmax of a long row. */
+static void sums(void)
+{
+    static const struct { int64_t dim[3]; unsigned axes; } s[] = {
+        {{2, 3, 70}, 4}, {{1, 2, 5000}, 4}, {{1, 1, 40000}, 4}, {{1, 1100, 3}, 2}, {{2, 700, 66}, 2}, {{5, 70, 9}, 3},
+        {{900, 1, 1}, 1}, {{3, 70, 40}, 6}, {{2, 40, 640}, 6}};
+    for (unsigned i = 0; i < sizeof s / sizeof *s; i++)
+        for (unsigned kind = 0; kind < 4; kind++) {
+            char name[64];
+            struct graph *g = graph_new("sum");
+            struct shape shape = shape_make(3, s[i].dim);
+            ref x = n_input(g, kind == 1 ? KL_F16 : KL_F32, &shape, "x");
+            ref y = n_reduce(g, kind == 2 ? OP_reduce_max : OP_sum, x, s[i].axes);
+            graph_output(g, OUT_RETURN, n_sqrt(g, n_abs(g, y)), 0);
+            snprintf(name, sizeof name, "sum %u, %u", i, kind);
+            try(g, name, true);
+            graph_free(g);
+        }
+}
+
+static void attention(void)
+{
+    static const struct gpu_attention cases[] = {
+        {.dtype = KL_F32, .l = 20, .m = 66, .d = 8, .e = 8, .causal = true},
+        {.dtype = KL_F16, .l = 33, .m = 9, .d = 16, .e = 8},
+        {.dtype = KL_F32, .l = 9, .m = 20, .d = 8, .e = 3, .gradient = true}};
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct graph *g = gpu_attention_graph(&cases[i]);
+        try(g, "attention", true);
+        graph_free(g);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    share = argc > 1 && !strcmp(argv[1], "share");
+    argc -= share;
+    argv += share;
+    uint64_t graphs = argc > 1 ? strtoull(argv[1], NULL, 10) : 40, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    glob_t files;
+    products();
+    sums();
+    attention();
+    check(!glob("tests/text/agree_*.kir", 0, NULL, &files), "no files in tests/text");
+    for (size_t i = 0; i < files.gl_pathc && failed < 20; i += share ? 3 : 1)
+        try_file(files.gl_pathv[i]);
+    globfree(&files);
+    for (uint64_t i = 0; i < graphs && failed < 20; i++) {
+        char what[32];
+        struct graph *g = random_graph(seed + i);
+        snprintf(what, sizeof what, "graph %" PRIu64, seed + i);
+        if (!g->err.code)
+            try(g, what, false);
+        graph_free(g);
+    }
+    static const unsigned needed[] = {SCHED_DOT_BLOCKS, SCHED_GPU_DOT_SKINNY, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE,
+                                      SCHED_ROWS, SCHED_ATTENTION, SCHED_ATTENTION_GRAD};
+    for (unsigned i = 0; i < sizeof needed / sizeof *needed; i++)
+        check(kinds[needed[i]], "no kernel was %s", sched_families[needed[i]].word);
+    check(!kinds[SCHED_ATTENTION_MATRIX] && !kinds[SCHED_ATTENTION_BLOCKS], "attention that follows its schedule");
+    printf("%u programs compared\n", compared);
+    return finish();
+}
