@@ -187,11 +187,14 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "    precise " T " r = s + (f + e);\n    return r;\n}\n"
 
 /* fma of f32, rounded once.  The sum of the exact product and c as f64 is rounded to odd (Boldo and Melquiond 2008): of
- * the two numbers beside it, the one whose last bit is set.  Rounding that to f32 is right, as it is on no boundary. */
+ * the two numbers beside it, the one whose last bit is set.  Rounding that to f32 is right, as it is on no boundary.
+ * The sign of a sum that is 0 is computed from the bits: Mesa's compiler makes x of x + 0.0, also where x may be -0. */
 #define EXACT_FMA \
     "FUNCTION f32 exact_fma_f32(f32 a, f32 b, f32 c)\n{\n" \
     "    precise f64 p = f64(a) * f64(b), z = f64(c), s = p + z, t = s - p, e = (p - (s - t)) + (z - t);\n" \
-    "    u64 bits = bits_of_f64(s);\n    if ((e < 0.0lf || e > 0.0lf) && u32(bits & 1ul) == 0u)\n" \
+    "    u64 bits = bits_of_f64(s);\n" \
+    "    if (s == 0.0lf)\n        bits = bits_of_f64(p) & bits_of_f64(z) & 0x8000000000000000ul;\n" \
+    "    else if ((e < 0.0lf || e > 0.0lf) && u32(bits & 1ul) == 0u)\n" \
     "        bits = (e > 0.0lf) == (s > 0.0lf) ? bits + 1ul : bits - 1ul;\n    return f32(f64_of_bits(bits));\n}\n"
 
 /* Exchanges within a subgroup.  All its lanes are active: the driver requires full subgroups. */
