@@ -98,7 +98,6 @@ struct lowered {                               /* arg[id] belongs to lbufs with 
     struct kernel *k;
     struct arg *arg;
     uint32_t narg;
-    bool requested;                            /* its schedule was not chosen */
     struct hash128 group;                      /* hash of the group's key (lower_memo.c): of all that determines the
                                                   kernel except its schedule; 0: there was no memory for the key */
 };

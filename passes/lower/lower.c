@@ -709,7 +709,7 @@ static bool lower_members(struct lowerer *s, uint32_t group, const ref *member, 
                           const struct schedule *want, struct lowered *out, struct err *e)
 {
     struct chooser c = {.want = want};
-    *out = (struct lowered){.k = kernel_new(""), .requested = want};
+    *out = (struct lowered){.k = kernel_new("")};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .chooser = &c, .out = out,

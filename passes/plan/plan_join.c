@@ -368,7 +368,8 @@ static bool join_maps(struct joiner *j)
 
 /* ---- the planner's order ---- */
 
-/* The group at the launch's position gets the kernel and the arguments of all parts. */
+/* The group at the launch's position gets the kernel and the arguments of all parts, by the record that it has alone:
+ * printed and requested for its name, that gives the same launch and the same equal kernels elsewhere. */
 static bool launch_lower_parts(struct joiner *j, uint32_t first)
 {
     struct planner *p = j->p;
@@ -377,9 +378,12 @@ static bool launch_lower_parts(struct joiner *j, uint32_t first)
     for (uint32_t g = first; g != GROUP_NONE; g = j->next[g])
         if (g != holder)
             group[n++] = g;
-    if (!lower_groups(p->lowerer, p->p->g, group, n, own.requested ? schedule_of(own.k) : NULL, &all, p->e))
+    if (!lower_groups(p->lowerer, p->p->g, group, n, schedule_of(own.k), &all, p->e))
         return false;
     for (uint32_t i = 0; i < n; i++) {
+        struct plan_kernel *alone = &p->root->kernel[p->shared[group[i]]];
+        if (alone->named_by == group[i] + 1) /* equal kernels elsewhere: the launch has that name */
+            alone->named_by = 0;
         mem_free(p->low[group[i]].arg);
         p->low[group[i]] = (struct lowered){.group = p->low[group[i]].group};
     }

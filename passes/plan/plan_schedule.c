@@ -78,24 +78,26 @@ static const struct sched_line *line_of(struct planner *root, const char *kernel
     return found;
 }
 
-/* The line for the group's own name, where there is none for that of the first group with an equal kernel: which groups
- * come first depends on the loops that are one kernel, and so on schedules. */
-static void line_of_group(struct planner *p, uint32_t group, struct own_kernel *o)
+/* The line for a group whose kernel is that of an earlier one: the line for its own name, else the earlier one's.
+ * Which groups come first depends on the loops that are one kernel, and so on schedules; and a group that is part of a
+ * launch of several has its name there, while an equal kernel elsewhere is named by another group.  NULL: there is
+ * none. */
+static const struct sched_line *line_of_group(struct planner *p, uint32_t group, struct own_kernel *o)
 {
     struct kernel named = {0};
-    if (o->line)
-        return;
     lower_name(p->lowerer, group, &named);
-    o->line = line_of(p->root, named.name);
+    const struct sched_line *line = line_of(p->root, named.name);
+    o->line = o->line ? o->line : line;
+    return line ? line : o->line;
 }
 
-/* The name and the line of the group's kernel, which it has from the first group with an equal one. */
-static struct own_kernel *own_kernel(struct planner *p, uint32_t group)
+/* The name of the group's kernel, which it has from the first group with an equal one, and *line for the group. */
+static struct own_kernel *own_kernel(struct planner *p, uint32_t group, const struct sched_line **line)
 {
     struct planner *root = p->root;
     struct plan_kernel *x = &root->kernel[p->shared[group]];
     if (x->own) {
-        line_of_group(p, group, &root->own[x->own - 1]);
+        *line = line_of_group(p, group, &root->own[x->own - 1]);
         return &root->own[x->own - 1];
     }
     if ((!root->line && !sort_lines(root)) ||
@@ -105,7 +107,7 @@ static struct own_kernel *own_kernel(struct planner *p, uint32_t group)
     x->own = root->nown;
     lower_name(p->lowerer, group, x->k);
     memcpy(o->name, x->k->name, sizeof o->name);
-    o->line = line_of(root, o->name);
+    *line = o->line = line_of(root, o->name);
     return o;
 }
 
@@ -138,10 +140,10 @@ bool plan_schedules(struct planner *p)
     for (uint32_t pos = 0; p->root->section && pos < p->g->ngroup; pos++) {
         uint32_t group = p->order[pos];
         bool has = has_schedule(p, group);
-        struct own_kernel *o = has ? own_kernel(p, group) : NULL;
-        if (!o && has)
+        const struct sched_line *line = NULL;
+        if (has && !own_kernel(p, group, &line))
             return false;
-        if (o && o->line && !plan_relower_group(p, group, o->line))
+        if (line && !plan_relower_group(p, group, line))
             return false;
     }
     return true;
