@@ -217,12 +217,14 @@ static uint64_t features_of(const struct caps *target)
     char list[sizeof target->features + 2];
     unsigned bit = 0;
     snprintf(list, sizeof list, "%s,", target->features);
-#define X(name, ...)                        \
+#define X(name)                             \
     if (strstr(list, "+" #name ","))        \
         all |= UINT64_C(1) << bit;          \
     bit++;
+#define WITH_BIT(name, type, number) X(name)
     IMAGE_FEATURES(X)
-    IMAGE_FEATURES_AARCH64(X)
+    IMAGE_FEATURES_AARCH64(WITH_BIT)
+#undef WITH_BIT
 #undef X
     (void)bit;
     return all;
