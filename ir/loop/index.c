@@ -121,21 +121,33 @@ static void form_range(const struct kernel *k, struct form *f)
     f->hi = hi < f->hi ? hi : f->hi;
 }
 
-/* r = a + s*b; false if there are too many terms.  Terms are sorted by atom: outer loops first. */
+/* *sum = a + s*b; false: it has more than 64 bits. */
+static bool add_product(int64_t a, int64_t s, int64_t b, int64_t *sum)
+{
+    int64_t product;
+    return !__builtin_mul_overflow(s, b, &product) && !__builtin_add_overflow(a, product, sum);
+}
+
+/* r = a + s*b; false if there are too many terms, or too large ones, as where memory has run out and values are not
+ * known.  Terms are sorted by atom: outer loops first. */
 static bool form_add(const struct kernel *k, const struct form *a, const struct form *b, int64_t s, struct form *r)
 {
-    struct form f = {.c = a->c + s * b->c};
+    struct form f = {0};
+    if (!add_product(a->c, s, b->c, &f.c))
+        return false;
     uint32_t i = 0, j = 0;
     while (i < a->n || j < b->n) {
         struct term t;
         if (j >= b->n || (i < a->n && a->t[i].atom < b->t[j].atom)) {
             t = a->t[i++];
         } else if (i >= a->n || b->t[j].atom < a->t[i].atom) {
-            t = (struct term){b->t[j].atom, s * b->t[j].coef};
-            j++;
+            t.atom = b->t[j].atom;
+            if (!add_product(0, s, b->t[j++].coef, &t.coef))
+                return false;
         } else {
-            t = (struct term){a->t[i].atom, a->t[i].coef + s * b->t[j].coef};
-            i++, j++;
+            t.atom = a->t[i].atom;
+            if (!add_product(a->t[i++].coef, s, b->t[j++].coef, &t.coef))
+                return false;
         }
         if (!t.coef)
             continue;

@@ -261,8 +261,8 @@ static void refused(void)
     REFUSED(kl_root(cubic, NULL, i, 0, NULL, NULL), KL_ERR_TYPE, "root: x0 [2] is i32; it must be f32 or f64");
     REFUSED(kl_minimize(wrong_shape, NULL, x, 0, NULL, NULL), KL_ERR_SHAPE, "minimize: the function returned", "[1,2]");
     REFUSED(kl_bisect(cubic, NULL, x, sq, 0, NULL), KL_ERR_SHAPE, "bisect: low and high", "[2] and \"start\" [2,2]");
-    REFUSED(kl_conjugate_gradient(nothing, NULL, x, 0, NULL, &(kl_solve_options){-1, 0}), KL_ERR_ARGUMENT,
-            "conjugate_gradient: tolerance -1");
+    kl_solve_options bad = {-1, 0};
+    REFUSED(kl_conjugate_gradient(nothing, NULL, x, 0, NULL, &bad), KL_ERR_ARGUMENT, "conjugate_gradient: tolerance");
     REFUSED(kl_minimize(valley, NULL, x, 61, &t, NULL), KL_ERR_ARGUMENT, "minimize: n is 61");
     NEAR_LIST(kl_odeint(decay, NULL, x, t, 0, NULL, NULL), 0, 0, 0, 0, 0); /* the next call works */
 }
