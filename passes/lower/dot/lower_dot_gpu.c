@@ -339,18 +339,22 @@ static void multiply_step(const struct product_blocks *s, val step, bool whole, 
     await_step(s);
 }
 
-/* Multiplies steps 0 to n - 1. */
-static void multiply_steps(const struct product_blocks *s, val n, bool whole, val zero, val *sum)
+/* Multiplies n steps from `first` on, 0: from the first, as one chain. */
+static void multiply_steps(const struct product_blocks *s, val first, val n, bool whole, val zero, val *sum)
 {
     struct kernel *k = s->d->w->k;
     int64_t tiles = sum_tiles(s);
-    val acc[MAX_SUMS], step = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
+    val acc[MAX_SUMS], i = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1), step = i;
     for (int64_t q = 0; q < tiles; q++)
         acc[q] = sum[q] = dot_carry(k, zero);
+    if (first) {
+        step = ix_add(k, first, i);
+        ix_bound(k, step, 0, dot_parts(s->d->size.k, s->step) - 1);
+    }
     multiply_step(s, step, whole, sum);
     for (int64_t q = 0; q < tiles; q++)
         k_next(k, acc[q], sum[q]);
-    k_end(k, step);
+    k_end(k, i);
     for (int64_t q = 0; q < tiles; q++)
         sum[q] = dot_out(k, acc[q]);
 }
@@ -363,23 +367,13 @@ static void multiply_blocks(const struct product_blocks *s, bool whole, val zero
     int64_t tiles = sum_tiles(s), each = s->d->kblock / s->step, blocks = s->d->blocks;
     int64_t steps = dot_parts(s->d->size.k, s->step);
     val start = dot_splat(k, dot_sum_start(k, s->d->dtype), s->mr / s->halves_m, columns_of_part(s) / s->slices);
-    val total[MAX_SUMS], acc[MAX_SUMS], block = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, blocks), 1);
+    val total[MAX_SUMS], block = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, blocks), 1);
     for (int64_t q = 0; q < tiles; q++)
         total[q] = dot_carry(k, start);
     val first = ix_scale(k, block, each), n = k_int(k, each);
     if (steps % each)
         n = ix_min(k, ix_sub(k, k_int(k, steps), first), each);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
-    for (int64_t q = 0; q < tiles; q++)
-        acc[q] = sum[q] = dot_carry(k, zero);
-    val step = ix_add(k, first, i);
-    ix_bound(k, step, 0, steps - 1);
-    multiply_step(s, step, whole, sum);
-    for (int64_t q = 0; q < tiles; q++)
-        k_next(k, acc[q], sum[q]);
-    k_end(k, i);
-    for (int64_t q = 0; q < tiles; q++)
-        sum[q] = dot_out(k, acc[q]);
+    multiply_steps(s, first, n, whole, zero, sum);
     for (int64_t q = 0; q < tiles; q++)
         sum[q] = k_prim(k, P_ADD, total[q], sum[q], 0);
     for (int64_t q = 0; q < tiles; q++)
@@ -409,7 +403,7 @@ static void emit_sums(const struct product_blocks *s, val *sum)
     if (s->s.graph_order && s->splits == 1 && s->d->blocks > 1 && dtype_is_float(s->d->dtype))
         multiply_blocks(s, whole, zero, sum);
     else
-        multiply_steps(s, rest ? k_int(k, steps - 1) : s->steps, whole, zero, sum);
+        multiply_steps(s, 0, rest ? k_int(k, steps - 1) : s->steps, whole, zero, sum);
     if (rest) {
         multiply_first(s, k_int(k, (steps - 1) % s->stages), rest, sum);
         dot_barrier(k);

@@ -245,7 +245,7 @@ bool onnx_qattention(struct node *n)
 
 struct packed { kl_tensor index; int64_t batch, rows, tokens; }; /* index [tokens]: of each in [batch * rows] */
 
-/* The places of x's tokens in the padded sequences: the first numbers of operand i, [B, S]; false: reported. */
+/* The positions of x's tokens in the padded sequences: the first numbers of operand i, [B, S]; false: reported. */
 static bool packed_places(struct node *n, kl_tensor x, uint32_t i, struct packed *p)
 {
     struct type o, t = onnx_type_of(x);
