@@ -116,6 +116,16 @@ static inline struct pb onnx_attr_list(const char *name, int n, const int64_t *v
     pb_message(&all, 5, &a);
     return all;
 }
+static inline struct pb onnx_attr_texts(const char *name, int n, const char *const *text)
+{
+    struct pb a = {0}, all = {0};
+    pb_text(&a, 1, name);
+    for (int i = 0; i < n; i++)
+        pb_text(&a, 9, text[i]);
+    pb_int(&a, 20, 8);
+    pb_message(&all, 5, &a);
+    return all;
+}
 static inline void onnx_attr_g(struct pb *all, const char *name, struct pb *graph)
 {
     struct pb a = {0};

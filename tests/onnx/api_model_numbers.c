@@ -33,16 +33,6 @@ static struct pb attr_text(const char *name, const char *text)
     pb_message(&all, 5, &a);
     return all;
 }
-static struct pb attr_texts(const char *name, int n, const char *const *text)
-{
-    struct pb a = {0}, all = {0};
-    pb_text(&a, 1, name);
-    for (int i = 0; i < n; i++)
-        pb_text(&a, 9, text[i]);
-    pb_int(&a, 20, 8);
-    pb_message(&all, 5, &a);
-    return all;
-}
 
 static int element_of(kl_dtype d)
 {
@@ -266,11 +256,11 @@ static void recurrent(void)
         kl_tensor in = given(&g, "x", KL_F32, 3, (int64_t[]){2, 1, 2}, x), y;
         if (k == 0) {
             onnx_attr_add(&a, attr_text("direction", "bidirectional"));
-            onnx_attr_add(&a, attr_texts("activations", 6, lstm));
+            onnx_attr_add(&a, onnx_attr_texts("activations", 6, lstm));
             onnx_attr_add(&a, attr_floats("activation_alpha", 2, (float[]){.1f, .3f}));
             onnx_attr_add(&a, attr_floats("activation_beta", 2, (float[]){.5f, .4f}));
         } else if (k == 1) {
-            onnx_attr_add(&a, attr_texts("activations", 2, gru));
+            onnx_attr_add(&a, onnx_attr_texts("activations", 2, gru));
             onnx_attr_add(&a, attr_floats("activation_alpha", 2, (float[]){.1f, 1.5f}));
             onnx_attr_add(&a, attr_floats("activation_beta", 1, (float[]){.7f}));
         } else {

@@ -15,17 +15,6 @@ static void add_node(struct pb *g, const char *op, const char *domain, const cha
     onnx_node(g, op, in, out, attributes);
 }
 
-static struct pb strings_of(const char *name, int n, const char *const *text)
-{
-    struct pb a = {0}, all = {0};
-    pb_text(&a, 1, name);
-    for (int i = 0; i < n; i++)
-        pb_text(&a, 9, text[i]);
-    pb_int(&a, 20, 8);
-    pb_message(&all, 5, &a);
-    return all;
-}
-
 static struct pb floats_of(const char *name, int n, const float *v)
 {
     struct pb a = {0}, all = {0};
@@ -91,11 +80,11 @@ static const char *const animals[] = {"cat", "dog", "owl"};
 static void classifier(bool traced)
 {
     static const float w[] = {1, 0, 0, 1, -1, -1}, b[] = {0, 0, 0.5f}, x[ROWS][2] = {{2, 1}, {-1, 3}, {-2, -2}};
-    struct pb g = {0}, a = strings_of("classlabels_strings", CLASSES, animals);
+    struct pb g = {0}, a = onnx_attr_texts("classlabels_strings", CLASSES, animals);
     onnx_attr_add(&a, floats_of("coefficients", 6, w));
     onnx_attr_add(&a, floats_of("intercepts", CLASSES, b));
     add_node(&g, "LinearClassifier", "ai.onnx.ml", "x", "label scores", a);
-    add_node(&g, "ZipMap", "ai.onnx.ml", "scores", "maps", strings_of("classlabels_strings", CLASSES, animals));
+    add_node(&g, "ZipMap", "ai.onnx.ml", "scores", "maps", onnx_attr_texts("classlabels_strings", CLASSES, animals));
     onnx_io(&g, 11, "x", FLOAT, 2, (int64_t[]){-1, 2});
     onnx_io(&g, 12, "label", STRING, 1, (int64_t[]){-1});
     add_map_output(&g, "maps");
@@ -130,7 +119,7 @@ static void classifier(bool traced)
 /* Inputs of strings are numbers that the model gives; unknown texts equal no key. */
 static void inputs(void)
 {
-    struct pb g = {0}, a = strings_of("keys_strings", CLASSES, animals);
+    struct pb g = {0}, a = onnx_attr_texts("keys_strings", CLASSES, animals);
     onnx_attr_add(&a, onnx_attr_list("values_int64s", CLASSES, (int64_t[]){10, 20, 30}));
     onnx_attr_add(&a, onnx_attr_i("default_int64", 99));
     add_node(&g, "LabelEncoder", "ai.onnx.ml", "x", "y", a);

@@ -246,7 +246,7 @@ bool onnx_qattention(struct node *n)
 struct packed { kl_tensor index; int64_t batch, rows, tokens; }; /* index [tokens]: of each in [batch * rows] */
 
 /* The positions of x's tokens in the padded sequences: the first numbers of operand i, [B, S]; false: reported. */
-static bool packed_places(struct node *n, kl_tensor x, uint32_t i, struct packed *p)
+static bool packed_positions(struct node *n, kl_tensor x, uint32_t i, struct packed *p)
 {
     struct type o, t = onnx_type_of(x);
     if (!onnx_type(n, i, &o))
@@ -306,7 +306,7 @@ bool onnx_packed_attention(struct node *n)
     int64_t size[3];
     uint32_t offsets = n->def->op->arg ? 4 : 3;
     kl_tensor x = packed_operands(n, size), scores;
-    if (!x.id || !packed_places(n, x, offsets, &p) || !split_parts(n, packed_spread(n, x, &p), size, &a) ||
+    if (!x.id || !packed_positions(n, x, offsets, &p) || !split_parts(n, packed_spread(n, x, &p), size, &a) ||
         !attention_numbers(n, &a))
         return false;
     kl_tensor ones = kl_expand(onnx_number(n, KL_I32, 1), 2, (int64_t[]){p.tokens, 1});
