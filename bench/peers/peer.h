@@ -8,6 +8,7 @@
 #endif
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -21,6 +22,7 @@
 struct peer {
     FILE *to, *from; /* NULL: it does not run */
     pid_t pid;
+    int patience;    /* seconds that an answer may take; 0: as long as it takes */
     char why[160];   /* why it does not run; "": it does */
 };
 
@@ -126,11 +128,19 @@ static inline bool peer_start(struct peer *p, int threads, const char *preload, 
     return false;
 }
 
-/* Reads a line of the peer, of less than `size` characters.  false: it has ended; how stands in p->why. */
+/* Reads a line of the peer, of less than `size` characters.  false: it has ended, or was ended as it took longer than
+ * p->patience; how stands in p->why. */
 static inline bool peer_answer(struct peer *p, char *answer, int size)
 {
     if (!p->from)
         return false;
+    struct pollfd ready = {.fd = fileno(p->from), .events = POLLIN};
+    if (p->patience && poll(&ready, 1, 1000 * p->patience) == 0) {
+        kill(p->pid, SIGKILL);
+        peer_wait(p);
+        snprintf(p->why, sizeof p->why, "no answer in %d s", p->patience);
+        return false;
+    }
     if (fgets(answer, size, p->from))
         return true;
     int status = peer_wait(p), number = WTERMSIG(status);

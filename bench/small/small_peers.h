@@ -8,6 +8,7 @@
 
 enum { SMALL_LINE = 400, SMALL_PEERS = 2, SMALL_SYSTEMS = 4, SMALL_MODES = 2 /* forward, gradient */ };
 #define SMALL_SECONDS 0.02 /* of a turn, at least a call after the first */
+#define SMALL_PATIENCE 120 /* seconds of an answer: XLA compiles some unrolled gradients for more than ten minutes */
 
 static const char *const small_peer_name[SMALL_PEERS] = {"jax", "torch"};
 static const struct small_system { const char *name; int peer; const char *variant; } small_system[SMALL_SYSTEMS] = {
@@ -21,20 +22,27 @@ struct small_peers {
     char why[SMALL_SYSTEMS][SMALL_MODES][SMALL_LINE];            /* why there are no turns; "": there are */
 };
 
-static inline bool small_peers_open(struct small_peers *p)
+/* Starts a peer, where there is one. */
+static inline void small_peer_start(struct peer *p, int which)
 {
-    const char *python = getenv("KILN_TEST_PYTHON"), *scripts = getenv("KILN_TEST_PEERS"), *tmp = getenv("TMPDIR");
+    const char *python = getenv("KILN_TEST_PYTHON"), *scripts = getenv("KILN_TEST_PEERS");
     char path[SMALL_LINE];
     snprintf(path, sizeof path, "%s/small_turns.py", scripts ? scripts : "");
+    char *argv[] = {(char *)python, (char *)"-W", (char *)"ignore", path, (char *)small_peer_name[which], NULL};
+    if (!python || !scripts)
+        snprintf(p->why, sizeof p->why, "it is not installed");
+    else if (peer_start(p, 1, which ? getenv("KILN_TEST_MKL") : NULL, argv))
+        p->patience = SMALL_PATIENCE;
+}
+
+static inline bool small_peers_open(struct small_peers *p)
+{
+    const char *tmp = getenv("TMPDIR");
     snprintf(p->folder, sizeof p->folder, "%.40s/bench_small.XXXXXX", tmp ? tmp : "/tmp");
     if (!mkdtemp(p->folder))
         return false;
-    for (int i = 0; i < SMALL_PEERS; i++) {
-        snprintf(p->peer[i].why, sizeof p->peer[i].why, "it is not installed");
-        char *argv[] = {(char *)python, (char *)"-W", (char *)"ignore", path, (char *)small_peer_name[i], NULL};
-        if (python && scripts)
-            peer_start(&p->peer[i], 1, i ? getenv("KILN_TEST_MKL") : NULL, argv);
-    }
+    for (int i = 0; i < SMALL_PEERS; i++)
+        small_peer_start(&p->peer[i], i);
     return true;
 }
 
@@ -65,17 +73,22 @@ static inline bool small_peers_operand(const struct small_peers *p, int i, const
     return f && fclose(f) == 0 && ok;
 }
 
-/* Asks for a turn.  false: there are none, p->why says why. */
+/* Asks for a turn.  false: there are none, p->why says why.  A peer that was ended starts anew for the other turns. */
 static inline bool small_peers_ask(struct small_peers *p, int system, const char *name, int mode, int64_t steps,
                                    double seconds, char *answer)
 {
     const struct small_system *s = &small_system[system];
+    struct peer *peer = &p->peer[s->peer];
     char *why = p->why[system][mode];
-    if (!peer_ask(&p->peer[s->peer], answer, SMALL_LINE, "%s %d %lld %s %s %g", name, mode, (long long)steps, p->folder,
-                  s->variant, seconds))
-        snprintf(why, SMALL_LINE, "%s", p->peer[s->peer].why);
-    else if (!strncmp(answer, "error", 5))
+    bool ran = peer->to;
+    if (!peer_ask(peer, answer, SMALL_LINE, "%s %d %lld %s %s %g", name, mode, (long long)steps, p->folder, s->variant,
+                  seconds)) {
+        snprintf(why, SMALL_LINE, "%s", peer->why);
+        if (ran)
+            small_peer_start(peer, s->peer);
+    } else if (!strncmp(answer, "error", 5)) {
         snprintf(why, SMALL_LINE, "%.*s", (int)strcspn(answer, "\n"), answer);
+    }
     return !why[0];
 }
 
