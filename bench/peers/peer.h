@@ -22,7 +22,7 @@
 struct peer {
     FILE *to, *from; /* NULL: it does not run */
     pid_t pid;
-    int patience;    /* seconds that an answer may take; 0: as long as it takes */
+    int deadline;    /* seconds that an answer may take; 0: as long as it takes */
     char why[160];   /* why it does not run; "": it does */
 };
 
@@ -129,16 +129,16 @@ static inline bool peer_start(struct peer *p, int threads, const char *preload, 
 }
 
 /* Reads a line of the peer, of less than `size` characters.  false: it has ended, or was ended as it took longer than
- * p->patience; how stands in p->why. */
+ * p->deadline; how stands in p->why. */
 static inline bool peer_answer(struct peer *p, char *answer, int size)
 {
     if (!p->from)
         return false;
     struct pollfd ready = {.fd = fileno(p->from), .events = POLLIN};
-    if (p->patience && poll(&ready, 1, 1000 * p->patience) == 0) {
+    if (p->deadline && poll(&ready, 1, 1000 * p->deadline) == 0) {
         kill(p->pid, SIGKILL);
         peer_wait(p);
-        snprintf(p->why, sizeof p->why, "no answer in %d s", p->patience);
+        snprintf(p->why, sizeof p->why, "no answer in %d s", p->deadline);
         return false;
     }
     if (fgets(answer, size, p->from))

@@ -8,7 +8,7 @@
 
 enum { SMALL_LINE = 400, SMALL_PEERS = 2, SMALL_SYSTEMS = 4, SMALL_MODES = 2 /* forward, gradient */ };
 #define SMALL_SECONDS 0.02 /* of a turn, at least a call after the first */
-#define SMALL_PATIENCE 120 /* seconds of an answer: XLA compiles some unrolled gradients for more than ten minutes */
+#define SMALL_DEADLINE 120 /* seconds of an answer: XLA compiles some unrolled gradients for more than ten minutes */
 
 static const char *const small_peer_name[SMALL_PEERS] = {"jax", "torch"};
 static const struct small_system { const char *name; int peer; const char *variant; } small_system[SMALL_SYSTEMS] = {
@@ -32,7 +32,7 @@ static inline void small_peer_start(struct peer *p, int which)
     if (!python || !scripts)
         snprintf(p->why, sizeof p->why, "it is not installed");
     else if (peer_start(p, 1, which ? getenv("KILN_TEST_MKL") : NULL, argv))
-        p->patience = SMALL_PATIENCE;
+        p->deadline = SMALL_DEADLINE;
 }
 
 static inline bool small_peers_open(struct small_peers *p)
