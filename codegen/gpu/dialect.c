@@ -120,7 +120,10 @@
     "#define lane_below(x, h, w) __shfl_down(x, h, w)\n#define lane_across(x, h, w) __shfl_xor(x, h, w)\n" \
     "#define lane_first(x, w) __shfl(x, 0, w)\n"
 
-/* packHalf2x16 may round in any direction, so f16 is made from the bits. */
+/* packHalf2x16 may round in any direction, so f16 is made from the bits.  GLSL's sqrt of a negative number is
+ * undefined: NVIDIA's compiler was seen to take it for no NaN, so that x != x of it was false.  Barriers order the
+ * memory of a block's threads, as CUDA's do; memoryBarrierBuffer orders that of the whole device, which takes much
+ * longer. */
 #define GLSL_PRELUDE \
     "#extension GL_EXT_shader_explicit_arithmetic_types : require\n" \
     "#extension GL_EXT_shader_8bit_storage : require\n#extension GL_EXT_shader_16bit_storage : require\n" \
@@ -130,7 +133,9 @@
     "#define f16 uint16_t\n#define bf16 uint16_t\n" \
     "#define f32_of_bits(x) uintBitsToFloat(x)\n#define bits_of_f32(x) floatBitsToUint(x)\n" \
     "#define f64_of_bits(x) packDouble2x32(unpack32(u64(x)))\n#define bits_of_f64(x) pack64(unpackDouble2x32(x))\n" \
-    "#define sum_f32 fma\n#define sum_f64 fma\n#define sqrt_f32 sqrt\n#define sqrt_f64 sqrt\n" \
+    "#define sum_f32 fma\n#define sum_f64 fma\n" \
+    "#define sqrt_f32(x) ((x) < 0.0f ? f32_of_bits(0x7fc00000u) : sqrt(x))\n" \
+    "#define sqrt_f64(x) ((x) < 0.0lf ? f64_of_bits(0x7ff8000000000000ul) : sqrt(x))\n" \
     "#define rint_f32 roundEven\n#define rint_f64 roundEven\n#define abs_f32 abs\n#define abs_f64 abs\n" \
     "#define widened_i32(x) pack64(u32vec2(u32(x), u32((x) >> 31)))\n#define widened_u32(x) pack64(u32vec2(x, 0u))\n" \
     "#define FUNCTION\n#define EXACT precise\n#define exp2_f32 exp2\n#define recip_f32(x) (1.0f / (x))\n" MAX
@@ -153,7 +158,7 @@ static const struct dialect dialects[] = {
      .matrix = {&matrix_amd_32, &matrix_amd_16}, .arch = "gfx90a"},
     {.name = "glsl", .prelude = GLSL_PRELUDE, .halves = WIDEN_BF16 BF16 ROUNDED_BF16 F16,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
-     .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
+     .barrier = "groupMemoryBarrier(); barrier();",
      .shared = "shared ", .local = "", .exact = "precise ", .i64 = "l", .u64 = "ul", .f64 = "lf", .address = "",
      .subscript = "u32",
      .lane = "gl_SubgroupID * gl_SubgroupSize + "

@@ -48,6 +48,7 @@ struct emitter {
     const struct matrix_unit *unit; /* the unit whose subgroups hold the kernel's tiles; NULL: no matrix unit is used */
     struct matrix_unit own_unit;  /* the device's opaque unit */
     uint8_t *role;                /* per value, if there is a unit: the enum source_role of a tile */
+    uint8_t *vectors;             /* per buffer, for an opaque unit: an array of vectors of 16 bytes; NULL: none is */
     /* per value, for an asynchronous unit: the sums are in the variables of value `of` from number `at` on, because
      * products add to them in place */
     struct sums { val of; uint32_t at; bool changed, begun; } *sums; /* changed: products have been added to them
@@ -156,6 +157,8 @@ void source_async_resolve(struct emitter *m, val v);
 static inline bool source_is_opaque(const struct emitter *m) { return m->unit && m->unit->opaque; }
 /* Can the device's opaque unit process the kernel's tiles?  Sets unit and role. */
 bool source_opaque(struct emitter *m);
+/* Is b an array of vectors of 16 bytes? */
+static inline bool source_has_vectors(const struct emitter *m, uint32_t b) { return m->vectors && m->vectors[b]; }
 void source_opaque_types(struct emitter *m);      /* emits the types of matrices and the functions on them */
 void source_opaque_load(struct emitter *m, val v);
 void source_opaque_mma(struct emitter *m, val v);

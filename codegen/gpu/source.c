@@ -233,8 +233,11 @@ static void declare_local(struct emitter *m, unsigned arrays)
             at = shared_end(m, b, at);
             continue;
         }
-        text_put(m->t, "%s%s b%u[%" PRId64 "];\n", l->role == BUF_REGISTER ? "" : m->d->shared,
-                 source_memory_type(l->dtype), b, l->count > 0 ? l->count : 1);
+        if (source_has_vectors(m, b))
+            text_put(m->t, "%su32vec4 b%u[%" PRId64 "];\n", m->d->shared, b, l->count * 2 / 16);
+        else
+            text_put(m->t, "%s%s b%u[%" PRId64 "];\n", l->role == BUF_REGISTER ? "" : m->d->shared,
+                     source_memory_type(l->dtype), b, l->count > 0 ? l->count : 1);
     }
     for (unsigned x = 0; x < EXCHANGE_TYPES; x++)
         if (arrays >> x & 1) {

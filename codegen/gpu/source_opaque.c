@@ -5,6 +5,9 @@
  * are zeros, are carried, added to by products, and stored to shared memory; the threads then read them from there.  In
  * kernels that do anything else with a tile each thread has the whole of every tile.
  *
+ * An array in shared memory that has only whole vectors of copies is declared as an array of vectors, because GLSL has
+ * no other way to store 16 bytes at once; the factors' index and stride are then counted in vectors, too.
+ *
  * GLSL's extension for these matrices is newer than many compilers.  So the types and instructions are declared by
  * GL_EXT_spirv_intrinsics.  A type declared so has only numbers as its operands, and the dtype of the elements is
  * written as a number; codegen/gpu/shaderc/matrix_types.c replaces it.  The numbers are those of the SPIR-V
@@ -63,6 +66,38 @@ static bool opaque_has_text(struct emitter *m, val v)
     }
 }
 
+enum { VECTOR_HALVES = 8 };      /* of 16 bytes */
+
+static bool begins_at_vector(const struct emitter *m, val index)
+{
+    struct linear at;
+    return source_linear(m->k, index, &at) && source_linear_multiple(&at, VECTOR_HALVES);
+}
+
+/* Accesses instruction v buffer b, if it does, by whole vectors? */
+static bool accesses_vectors(const struct emitter *m, val v, uint32_t b)
+{
+    const struct linst *i = &m->k->inst[v];
+    if (i->op == L_COPY && (uint32_t)i->imm == b)
+        return i->rows == VECTOR_HALVES && begins_at_vector(m, i->a);
+    if (i->op == L_LOAD && i->imm == b)
+        return (m->role[v] == ROLE_A || m->role[v] == ROLE_B) && begins_at_vector(m, i->a);
+    return (i->op != L_STORE && i->op != L_ATOMIC) || i->imm != b;
+}
+
+/* Without memory for the list no array consists of vectors. */
+static void find_vectors(struct emitter *m)
+{
+    m->vectors = mem_arena_alloc(&m->mem, m->k->nbuf + 1);
+    for (uint32_t b = 0; m->vectors && b < m->k->nbuf; b++) {
+        const struct lbuf *l = &m->k->buf[b];
+        bool ok = l->role == BUF_SHARED && dtype_size(l->dtype) == 2 && l->count % VECTOR_HALVES == 0;
+        for (val v = 1; ok && v < m->k->ninst; v++)
+            ok = accesses_vectors(m, v, b);
+        m->vectors[b] = ok;
+    }
+}
+
 bool source_opaque(struct emitter *m)
 {
     bool products = false, ok = m->d->opaque.subgroup && m->shuffle;
@@ -76,6 +111,8 @@ bool source_opaque(struct emitter *m)
     for (val v = 1; ok && products && v < m->k->ninst; v++)
         ok = opaque_has_text(m, v);
     m->unit = ok && products ? m->unit : NULL;
+    if (m->unit)
+        find_vectors(m);
     return m->unit;
 }
 
@@ -136,15 +173,19 @@ void source_opaque_types(struct emitter *m)
     put_type(m, "b", c->k, c->n, 1, factor);
     put_type(m, "sums", c->m, c->n, 2, MATRIX_F32);
     for (unsigned use = 0; use < 2; use++)
-        text_put(m->t, "spirv_instruction(id = 4457) matrix_%c matrix_from_%c(spirv_by_reference u16 p, int order, "
-                 "int stride, spirv_literal int access, int scope);\n", 'a' + use, 'a' + use);
+        for (unsigned vectors = 0; vectors < 2; vectors++)
+            text_put(m->t, "spirv_instruction(id = 4457) matrix_%c matrix_from_%c(spirv_by_reference %s p, int order, "
+                     "int stride, spirv_literal int access, int scope);\n", 'a' + use, 'a' + use,
+                     vectors ? "u32vec4" : "u16");
     text_put(m->t,
              "spirv_instruction(id = 4458) void matrix_to(spirv_by_reference f32 p, matrix_sums x, int order, "
              "int stride, spirv_literal int access, int scope);\n"
              "spirv_instruction(id = 4459) matrix_sums matrix_mma(matrix_a a, matrix_b b, matrix_sums sums);\n"
              "spirv_instruction(id = 80) matrix_sums matrix_splat(f32 x);\n"
-             "#define matrix_load_a(x, b, at, order, stride) matrix_a x = matrix_from_a(b[at], order, stride, %u, %u)\n"
-             "#define matrix_load_b(x, b, at, order, stride) matrix_b x = matrix_from_b(b[at], order, stride, %u, %u)\n"
+             "#define matrix_load(u, x, b, at, order, stride) matrix_##u x = matrix_from_##u(b[at], order, stride, %u, "
+             "%u)\n"
+             "#define matrix_load_vectors(u, x, b, at, order, stride) matrix_##u x = matrix_from_##u(b[(at) / 8u], "
+             "order, (stride) / 8, %u, %u)\n"
              "#define matrix_store(b, at, x, order, stride) matrix_to(b[at], x, order, stride, %u, %u)\n// kernel\n",
              MAKE_VISIBLE | NON_PRIVATE, SCOPE_WORKGROUP, MAKE_VISIBLE | NON_PRIVATE, SCOPE_WORKGROUP,
              MAKE_AVAILABLE | NON_PRIVATE, SCOPE_WORKGROUP);
@@ -177,7 +218,8 @@ void source_opaque_load(struct emitter *m, val v)
     for (unsigned row = 0; row < i->rows; row += rows)
         for (unsigned col = 0; col < i->cols; col += cols) {
             source_line(m);
-            text_put(m->t, "matrix_load_%c(v%u_%u, b%u, ", a ? 'a' : 'b', v, n++, (unsigned)i->imm);
+            text_put(m->t, "matrix_load%s(%c, v%u_%u, b%u, ", source_has_vectors(m, (uint32_t)i->imm) ? "_vectors" : "",
+                     a ? 'a' : 'b', v, n++, (unsigned)i->imm);
             put_place(m, i, row, col);
             put_order(m, i);
         }

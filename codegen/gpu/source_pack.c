@@ -158,7 +158,11 @@ void source_store_vector(struct emitter *m, val v)
     char at[MAX_OPERAND];
     bool fits;
     source_index(m, i->a, &fits, at);
-    for (unsigned e = 0; e < i->rows; e++) {
+    if (source_has_vectors(m, to)) {
+        source_line(m);
+        text_put(m->t, "b%u[u32(%s) / 8u] = u32vec4(unpack32(p%u.x), unpack32(p%u.y));\n", to, at, v, v);
+    }
+    for (unsigned e = 0; e < i->rows && !source_has_vectors(m, to); e++) {
         source_line(m);
         text_put(m->t, "b%u[u32(%s) + %uu] = ", to, at, e);
         put_packed(m, dtype, i->rows, e, v);
