@@ -9,6 +9,7 @@
  * them and stay.  The division into shares depends only on the extent and the number of workers; each share has its
  * own scratch memory, whichever thread runs it. */
 #define _GNU_SOURCE
+#include "processors.h"
 #include "runtime.h"
 #include "thread.h"
 #include <linux/futex.h>
@@ -36,7 +37,7 @@ struct worker {
 static struct {
     pthread_mutex_t owner; /* held by the caller whose job is being shared out; guards the fields below */
     unsigned started;      /* number of workers, the caller included */
-    int left;              /* the processor that the caller used last, and no worker */
+    int left;              /* a processor without a worker, for the caller; -1: unknown */
     pool_part_fn *fn;
     void *ctx;
     const struct pool_part *part;
@@ -53,6 +54,7 @@ static atomic_uint wanted;                 /* pool_set_threads; 0: the default *
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static unsigned processors = 1;            /* number that this process may use */
 static unsigned default_threads = 1;
+static struct processors order;            /* in which workers get processors; found when the first worker starts */
 /* the host's pool; threads 0: none; guarded by host_lock, which is held while a job runs on it */
 static kl_pool host;
 static pthread_rwlock_t host_lock = PTHREAD_RWLOCK_INITIALIZER;
@@ -224,43 +226,55 @@ static void finish_shares(unsigned shares)
     wait_for(&pool.done);
 }
 
-/* The nth processor of the process's set; -1: unknown. */
-static int nth_processor(unsigned nth)
+/* ---- processors ---- */
+static void find_order(void)
 {
     cpu_set_t all;
-    if (sched_getaffinity(getpid(), sizeof all, &all)) return -1;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &all) && nth-- == 0) return cpu;
-    return -1;
+    uint16_t usable[MAX_PROCESSORS];
+    unsigned n = 0;
+    bool known = !sched_getaffinity(getpid(), sizeof all, &all);
+    for (unsigned cpu = 0; known && cpu < CPU_SETSIZE && cpu < MAX_PROCESSORS; cpu++)
+        if (CPU_ISSET(cpu, &all)) usable[n++] = (uint16_t)cpu;
+    processors_find("/sys/devices/system/cpu", usable, n, &order);
+    pool.left = n ? order.at[0] : -1;
 }
 
-/* Pins worker i to the i-th processor of the process's set.  Unpinned threads may share a core for a whole run.  If
- * pinning fails, only speed is lost. */
+/* Pins worker i to the i-th processor of the order.  Unpinned threads may share a core for a whole run.  If pinning
+ * fails, only speed is lost. */
 static void pool_pin_worker(pthread_attr_t *attr, struct worker *w)
 {
     cpu_set_t one;
-    w->processor = nth_processor(w->index % processors);
+    w->processor = order.n ? order.at[w->index % order.n] : -1;
     if (w->processor < 0) return;
     CPU_ZERO(&one);
     CPU_SET(w->processor, &one);
     pthread_attr_setaffinity_np(attr, sizeof one, &one);
 }
 
-/* If the caller runs on the processor of a worker, that worker moves to the one that the caller has left: two threads
- * would share a processor while another one is free. */
+/* Is the worker where the caller is: on its processor or, as long as there is a core for each, on its core? */
+static bool is_in_the_way(const struct worker *w, int here)
+{
+    if (w->processor == here) return true;
+    return w->processor >= 0 && here < MAX_PROCESSORS && pool.started <= order.cores &&
+           order.core[w->processor] == order.core[here];
+}
+
+/* A worker that is where the caller runs moves to the processor that the caller has left: two threads would share a
+ * processor, or a core, while another one is free. */
 static void make_room(unsigned shares)
 {
     int here = sched_getcpu();
     if (here < 0 || !atomic_load_explicit(&may_spin, memory_order_relaxed)) return;
     for (unsigned i = 1; i < shares; i++) {
         struct worker *w = &workers[i];
-        if (w->processor != here || pool.left < 0) continue;
+        if (pool.left < 0 || !is_in_the_way(w, here)) continue;
         cpu_set_t one;
         CPU_ZERO(&one);
         CPU_SET(pool.left, &one);
         if (!pthread_setaffinity_np(w->thread, sizeof one, &one)) {
+            int old = w->processor;
             w->processor = pool.left;
-            pool.left = here;
+            pool.left = old;
         }
         return;
     }
@@ -287,7 +301,7 @@ static void pool_resize(unsigned need, unsigned limit)
         pool_post(&w->word, EXIT);
         pthread_join(w->thread, NULL);
     }
-    if (pool.started == 1 && need > 1) pool.left = nth_processor(0);
+    if (pool.started == 1 && need > 1) find_order();
     while (pool.started < need && start_worker(pool.started)) pool.started++;
     atomic_store_explicit(&may_spin, pool.started <= processors, memory_order_relaxed);
 }

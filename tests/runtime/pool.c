@@ -1,10 +1,12 @@
 /* The thread pool and the buffers under stress.  Run it under TSan too: what it tests are mostly orders. */
 #define _GNU_SOURCE
+#include "runtime/processors.h"
 #include "tests/support/harness.h"
 #include "tests/support/deadlines.h"
 #include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -361,6 +363,53 @@ static void test_pinning(void)
     }
 }
 
+/* Writes what Linux says of a processor's core; an empty list: nothing. */
+static void write_siblings(const char *folder, unsigned cpu, const char *list)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/cpu%u", folder, cpu);
+    mkdir(path, 0700);
+    snprintf(path, sizeof path, "%s/cpu%u/topology", folder, cpu);
+    mkdir(path, 0700);
+    snprintf(path, sizeof path, "%s/cpu%u/topology/thread_siblings_list", folder, cpu);
+    FILE *f = *list ? fopen(path, "w") : NULL;
+    if (check(f || !*list, "%s", path) && f) {
+        fprintf(f, "%s\n", list);
+        fclose(f);
+    }
+}
+
+/* Two processors of a core are adjacent, or half of all apart, or nothing is known; the second one of core 1 is not
+ * usable. */
+static void test_cores(void)
+{
+    static const struct { const char *list[6]; uint16_t usable[5], order[5]; unsigned cores; } cases[] = {
+        {{"0-1", "0-1", "2-3", "2-3", "4-5", "4-5"}, {0, 1, 2, 4, 5}, {0, 2, 4, 1, 5}, 3},
+        {{"0,3", "1,4", "2,5", "0,3", "1,4", "2,5"}, {0, 1, 2, 3, 5}, {0, 1, 2, 3, 5}, 3},
+        {{"0,3", "1,4", "2,5", "0,3", "1,4", "2,5"}, {1, 2, 3, 4, 5}, {1, 2, 3, 4, 5}, 3},
+        {{"", "", "", "", "", ""}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4}, 5},
+        {{"5000", "x", "0-3", "0-3", "0-3", "0-3"}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4}, 2},
+        {{"0-2", "0-2", "0-2", "3-5", "3-5", "3-5"}, {0, 1, 2, 3, 4}, {0, 3, 1, 4, 2}, 2},
+    };
+    static struct processors p;
+    char folder[] = "/tmp/kiln-cores-XXXXXX", remove[64];
+    if (!check(mkdtemp(folder), "a folder in /tmp"))
+        return;
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char at[64];
+        snprintf(at, sizeof at, "%s/%u", folder, c);
+        mkdir(at, 0700);
+        for (unsigned cpu = 0; cpu < 6; cpu++)
+            write_siblings(at, cpu, cases[c].list[cpu]);
+        processors_find(at, cases[c].usable, 5, &p);
+        check(p.n == 5 && p.cores == cases[c].cores, "case %u: %u processors of %u cores", c, p.n, p.cores);
+        for (unsigned i = 0; i < 5; i++)
+            check(p.at[i] == cases[c].order[i], "case %u: %u is processor %u", c, i, p.at[i]);
+    }
+    snprintf(remove, sizeof remove, "rm -r %s", folder);
+    check(!system(remove), "%s", remove);
+}
+
 /* ---- shares that no worker has begun ---- */
 struct begun { pthread_t caller; atomic_uint taken_back; };
 
@@ -559,6 +608,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "--threads"))
         return (int)pool_threads();
+    test_cores();
     test_pinning(); /* first: no other thread's affinity is inherited yet */
     test_shares();
     test_many();
