@@ -7,7 +7,11 @@
  * share, it takes back the shares that no worker has begun (WORK to IDLE) and runs them itself: a worker that is slow
  * to wake, or whose processor is busy, does not delay a short job.  Workers start with the first job that has work for
  * them and stay.  The division into shares depends only on the extent and the number of workers; each share has its
- * own scratch memory, whichever thread runs it. */
+ * own scratch memory, whichever thread runs it.
+ *
+ * Processors are not equally fast: another program, another guest of the machine or memory slows some down for a while.
+ * So a worker takes its share of a movable part in pieces from the front, and workers that have finished theirs take
+ * halves of what others have not begun (work stealing, Blumofe and Leiserson 1999). */
 #define _GNU_SOURCE
 #include "processors.h"
 #include "runtime.h"
@@ -32,6 +36,7 @@ struct worker {
     unsigned index;
     int processor;         /* that it is pinned to; -1: none */
     pthread_t thread;
+    _Alignas(64) _Atomic(uint64_t) range; /* of a movable part: begin << 32 | end of what nobody has taken */
 };
 
 static struct {
@@ -43,12 +48,13 @@ static struct {
     const struct pool_part *part;
     uint32_t parts;
     unsigned shares;
+    bool movable;          /* the only part is, and has fewer than 2^32 iterations */
     _Alignas(64) atomic_uint sleepers, woken; /* their number; how many of them, in this order, are being woken */
     _Alignas(64) atomic_uint pending; /* shares not finished yet, except share 0, which the caller runs */
     _Alignas(64) atomic_uint done;    /* the caller's word: WORK once pending is 0 */
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .started = 1};
 
-static struct worker workers[POOL_MAX_THREADS]; /* workers[0], the caller, is unused */
+static struct worker workers[POOL_MAX_THREADS]; /* of workers[0], the caller, only the range is used */
 static unsigned short asleep[POOL_MAX_THREADS]; /* workers with a share that slept when it was posted, as the job */
 static atomic_uint wanted;                 /* pool_set_threads; 0: the default */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -101,6 +107,14 @@ static unsigned shares_of(const struct pool_part *part, unsigned max)
     return worth >= max ? max : worth > 1 ? (unsigned)worth : 1;
 }
 
+/* The iterations of a part that are a worker's share, if it has one. */
+static void find_share(const struct pool_part *part, unsigned shares, unsigned worker, int64_t *begin, int64_t *end)
+{
+    int64_t each = part->extent / shares, rest = part->extent % shares;
+    *begin = worker * each + (worker < rest ? worker : rest);
+    *end = *begin + each + (worker < rest);
+}
+
 /* Runs a worker's shares of all parts, which are cut for `shares` workers. */
 static void run_here(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned shares,
                      unsigned worker)
@@ -108,10 +122,10 @@ static void run_here(pool_part_fn *fn, void *ctx, const struct pool_part *part, 
     fp_env env = fp_enter();
     for (uint32_t i = 0; i < n; i++) {
         unsigned own = shares_of(&part[i], shares);
+        int64_t begin, end;
         if (worker >= own) continue;
-        int64_t each = part[i].extent / own, rest = part[i].extent % own;
-        int64_t begin = worker * each + (worker < rest ? worker : rest);
-        fn(ctx, i, begin, begin + each + (worker < rest), worker);
+        find_share(&part[i], own, worker, &begin, &end);
+        fn(ctx, i, begin, end, worker);
     }
     fp_leave(env);
 }
@@ -186,8 +200,73 @@ static void post_shares(unsigned shares)
     wake_two();
 }
 
+/* ---- movable parts ---- */
+static uint64_t pack_range(uint64_t begin, uint64_t end) { return begin << 32 | end; }
+
+/* The least number of iterations that is taken at once. */
+static uint32_t piece_min(void)
+{
+    enum { PIECES = 8 };
+    int64_t n = pool.part->grain / PIECES;
+    return n < 1 ? 1 : n > INT32_MAX ? INT32_MAX : (uint32_t)n;
+}
+
+/* Takes some iterations that worker i's range has left: a quarter from the front, or half from the back.  false: there
+ * are none. */
+static bool take_piece(unsigned i, bool front, uint32_t *begin, uint32_t *end)
+{
+    uint64_t r = atomic_load_explicit(&workers[i].range, memory_order_relaxed), after;
+    do {
+        uint32_t first = (uint32_t)(r >> 32), last = (uint32_t)r, min = piece_min();
+        if (first >= last) return false;
+        uint32_t left = last - first, n = front ? left / 4 : left - left / 2;
+        n = n > min ? n : min < left ? min : left;
+        *begin = front ? first : last - n;
+        *end = *begin + n;
+        after = front ? pack_range(*end, last) : pack_range(first, *begin);
+    } while (!atomic_compare_exchange_weak(&workers[i].range, &r, after));
+    return true;
+}
+
+/* Makes half of what another worker has left the range of worker i, whose own is empty.  false: nobody has any. */
+static bool steal_range(unsigned i)
+{
+    uint32_t begin, end;
+    for (unsigned n = 1; n < pool.shares; n++)
+        if (take_piece((i + n) % pool.shares, false, &begin, &end)) {
+            atomic_store(&workers[i].range, pack_range(begin, end));
+            return true;
+        }
+    return false;
+}
+
+static void post_ranges(void)
+{
+    for (unsigned i = 0; i < pool.shares; i++) {
+        int64_t begin, end;
+        find_share(pool.part, pool.shares, i, &begin, &end);
+        atomic_store_explicit(&workers[i].range, pack_range((uint64_t)begin, (uint64_t)end), memory_order_relaxed);
+    }
+}
+
+static void run_movable(unsigned worker)
+{
+    fp_env env = fp_enter();
+    uint32_t begin, end;
+    do
+        while (take_piece(worker, true, &begin, &end)) pool.fn(pool.ctx, 0, begin, end, worker);
+    while (steal_range(worker));
+    fp_leave(env);
+}
+
 /* ---- workers ---- */
-static void run_share(unsigned worker) { run_here(pool.fn, pool.ctx, pool.part, pool.parts, pool.shares, worker); }
+static void run_share(unsigned worker)
+{
+    if (pool.movable)
+        run_movable(worker);
+    else
+        run_here(pool.fn, pool.ctx, pool.part, pool.parts, pool.shares, worker);
+}
 
 static void *worker_main(void *arg)
 {
@@ -411,8 +490,10 @@ void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, u
     pool.part = part;
     pool.parts = n;
     pool.shares = shares;
+    pool.movable = shares > 1 && n == 1 && part->movable && part->extent < UINT32_MAX;
     if (shares > 1) {
         make_room(shares);
+        if (pool.movable) post_ranges();
         atomic_store_explicit(&pool.done, IDLE, memory_order_relaxed);
         atomic_store_explicit(&pool.pending, shares - 1, memory_order_relaxed);
         post_shares(shares);
@@ -434,7 +515,7 @@ static void run_whole(void *ctx, uint32_t part, int64_t begin, int64_t end, unsi
 void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers)
 {
     struct whole w = {fn, ctx};
-    pool_run_parts(run_whole, &w, &(struct pool_part){extent, grain}, 1, max_workers);
+    pool_run_parts(run_whole, &w, &(struct pool_part){extent, grain, false}, 1, max_workers);
 }
 
 void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain)

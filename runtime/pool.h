@@ -18,8 +18,9 @@ void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain); /* returns
 void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers);
 /* Several ranges without a barrier between them: a worker continues with its share of the next range when it has
  * finished its share of one.  Ranges of equal extent and grain are divided in the same way; worker 0 runs all of a
- * range of grain 0. */
-struct pool_part { int64_t extent, grain; };
+ * range of grain 0.  A movable range that is alone is run in pieces, and what a slow worker has not begun moves to
+ * others: fn is called several times by a worker, and may get less than `grain` iterations. */
+struct pool_part { int64_t extent, grain; bool movable; };
 typedef void pool_part_fn(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker);
 void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers);
 unsigned pool_threads_parse(const char *text); /* 1 to POOL_MAX_THREADS; 0: NULL, or no valid number */

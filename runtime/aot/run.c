@@ -72,7 +72,7 @@ static uint32_t run_kernels(struct aot_frame *f, const struct image_command *end
     for (const struct image_command *c = f->cmd; c < end && n < MAX_KERNEL_RUN && (!n || c->no_barrier); c++)
         part[n++] = (struct pool_part){image_extent_at(&k[c->kernel], image_at(f->r->m, k[c->kernel].active),
                                                        f->r->slot),
-                                       k[c->kernel].grain};
+                                       k[c->kernel].grain, true};
     pool_run_parts(aot_run_kernel, f, part, n, f->r->workers);
     return n;
 }

@@ -136,7 +136,7 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
     for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide && !f->r->cancel)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
         int64_t extent = f->r->extent ? f->r->extent[c->kernel] : k->extent;
-        part[(*n)++] = (struct pool_part){extent, k->sched.grain};
+        part[(*n)++] = (struct pool_part){extent, k->sched.grain, true};
     }
     f->r->launches += *n;
     f->r->barriers++;

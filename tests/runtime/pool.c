@@ -410,6 +410,60 @@ static void test_cores(void)
     check(!system(remove), "%s", remove);
 }
 
+/* ---- movable ranges ---- */
+enum { MOVED = 1 << 14 };
+struct moved {
+    atomic_uchar runs[MOVED];       /* of each iteration */
+    atomic_uint busy[MAX_SHARES];   /* of each worker: it runs a piece */
+    int64_t of_slow, slow_ran;      /* iterations that are worker 1's share, and that it has run */
+    bool slow, clash;               /* slow: worker 1 sleeps in each piece; clash: two threads were one worker */
+};
+
+static void run_piece(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
+{
+    struct moved *m = ctx;
+    (void)part;
+    m->clash |= atomic_fetch_add(&m->busy[worker], 1) != 0;
+    for (int64_t i = begin; i < end; i++)
+        atomic_fetch_add(&m->runs[i], 1);
+    if (worker == 1) {
+        m->slow_ran += end - begin;
+        if (m->slow)
+            nap(1000);
+    }
+    atomic_fetch_sub(&m->busy[worker], 1);
+}
+
+static bool each_runs_once(struct moved *m, int64_t extent, int64_t grain)
+{
+    struct pool_part part = {extent, grain, true};
+    memset(m->runs, 0, sizeof m->runs);
+    m->slow_ran = 0;
+    pool_run_parts(run_piece, m, &part, 1, MAX_SHARES);
+    for (int64_t i = 0; i < MOVED; i++)
+        if (m->runs[i] != (i < extent))
+            return false;
+    return !m->clash;
+}
+
+static void test_movable(void)
+{
+    static struct moved m;
+    static const unsigned threads[] = {1, 2, 3, 8, 33};
+    for (unsigned t = 0; t < sizeof threads / sizeof *threads; t++) {
+        pool_set_threads(threads[t]);
+        for (int64_t extent = 0; extent <= MOVED; extent = extent * 3 + 1)
+            for (int64_t grain = 0; grain <= 1000; grain = grain * 5 + 1)
+                check(each_runs_once(&m, extent, grain), "%u threads: each of %d iterations, %d worth a thread, once",
+                      threads[t], (int)extent, (int)grain);
+    }
+    /* worker 1 sleeps in each of its pieces: the others run most of its share */
+    pool_set_threads(2);
+    m.slow = true;
+    check(each_runs_once(&m, MOVED, 1) && m.slow_ran < MOVED / 2, "a slow worker keeps %d of %d iterations",
+          (int)m.slow_ran, MOVED / 2);
+}
+
 /* ---- shares that no worker has begun ---- */
 struct begun { pthread_t caller; atomic_uint taken_back; };
 
@@ -613,6 +667,7 @@ int main(int argc, char **argv)
     test_shares();
     test_many();
     test_order();
+    test_movable();
     test_slow_workers();
     test_make_room();
     test_nested();
