@@ -166,6 +166,11 @@ check 'dump of what fits in no memory' 1 'its values have .* bytes in all' "$kil
     scheduled
 check 'source for CUDA' 0 'extern "C" __global__ void .*kernel_0(' "$kiln" dump "$tmp/step.kir" --stage source
 check 'source for HIP' 0 '__shfl_down(x, h, w)' "$kiln" dump "$tmp/sum.kir" --stage source --target hip
+sed '1,3d' "$tests/text/agree_dot_few_rows_stored.kir" >"$tmp/rows.kir"
+check 'few rows times a stored transpose, on a processor' 0 'dot .* : f32\[1030,9\] group' \
+    "$kiln" dump "$tmp/rows.kir" --stage fused --device cpu
+check 'few rows times a stored transpose, elsewhere' 0 'dot .* : f32\[9,1030\] group' \
+    "$kiln" dump "$tmp/rows.kir" --stage fused --target cuda
 check 'source in GLSL' 0 'layout(local_size_x = ' "$kiln" dump "$tmp/sum.kir" --stage source --target=glsl
 check 'kernels made for a GPU' 0 '^kernel @k0_sum' "$kiln" dump "$tmp/sum.kir" --stage scheduled --target glsl
 cat >"$tmp/dot.kir" <<'END'

@@ -5,7 +5,9 @@
  * Casts between the permute and the product come behind the new product.
  *
  * A product of a large matrix with a few columns becomes permute(dot(b, a)): lanes then belong to the matrix's rows,
- * which are read once (dot_skinny).
+ * which are read once (dot_skinny).  So does, on this machine's processor, a product of a few rows with a large matrix
+ * that is stored as its transpose: that is then read in place instead of being packed in another order for each few
+ * rows.
  *
  * In: a graph; one with grad nodes is not changed.  Out: an equal graph.  The first dot must have no other reader. */
 #include "passes/passes.h"
@@ -13,6 +15,7 @@
 
 enum { MIN_COLUMNS = 32 }; /* of the new product: one of fewer columns leaves lanes unused */
 enum { FEW_COLUMNS = 8, LARGE = 1 << 16 }; /* at most; elements of the matrix, at least */
+enum { FEW_ROWS = 64, LONG = 512 }; /* at most; elements of the contraction of a stored transpose, at least */
 
 /* How many operands and outputs each node is; NULL: no memory. */
 static uint32_t *count_uses(const struct graph *g)
@@ -66,6 +69,33 @@ static bool has_few_columns(const struct graph *g, ref r)
     return z.batch == 1 && z.n <= FEW_COLUMNS && z.m >= MIN_COLUMNS * FEW_COLUMNS && z.m * z.k >= LARGE;
 }
 
+/* Is node r an f32 product, on a processor, of a few rows with a large matrix whose contraction is its last axis in
+ * memory? */
+static bool has_few_rows(const struct graph *g, ref r, const struct pass_options *o)
+{
+    const struct node *n = &g->node[r];
+    if (!o || !(o->processor.devices >> n->device & 1) || !op_is_product(n->op) || n->dtype != KL_F32 ||
+        shape_is_symbolic(node_shape(g, r)) || shape_is_symbolic(node_shape(g, n->in[0])))
+        return false;
+    const struct node *b = &g->node[n->in[1]];
+    uint32_t axis = n->attr.dot.con_b & 15;
+    ref stored = n->in[1];
+    if (b->op == OP_permute) {
+        axis = b->attr.permute.perm[axis];
+        stored = b->in[0];
+    }
+    struct dot_dims z = dot_sizes(g, n);
+    return n->attr.dot.ncon == 1 && axis + 1 == node_shape(g, stored)->rank && g->node[stored].dtype == KL_F32 &&
+           node_is_stored_leaf(g, stored) && z.batch == 1 && z.m > FEW_COLUMNS && z.m <= FEW_ROWS &&
+           z.n >= MIN_COLUMNS * FEW_COLUMNS && z.k >= LONG;
+}
+
+/* Is node r a product that is computed with its operands in the other order? */
+static bool has_few(const struct graph *g, ref r, const struct pass_options *o)
+{
+    return has_few_columns(g, r) || has_few_rows(g, r, o);
+}
+
 /* The product r of g, of operands in the other order, with its axes as they were. */
 static ref permuted_product(struct rewrite *w, const struct graph *g, ref r, ref swapped)
 {
@@ -102,7 +132,7 @@ int pass_swap_products(struct graph *g, const struct pass_options *o)
     if (!uses)
         return err_set(&g->err, KL_ERR_MEMORY, "out of memory exchanging operands of @%s", g->name), -1;
     for (ref r = 1; r < g->nnode && !any; r++)
-        any = exchanges_operands(g, r, uses) || has_few_columns(g, r);
+        any = exchanges_operands(g, r, uses) || has_few(g, r, o);
     int changed = 0;
     if (any) {
         if (rewrite_begin(&w, g))
@@ -111,7 +141,7 @@ int pass_swap_products(struct graph *g, const struct pass_options *o)
                 const struct node *n = &g->node[r];
                 if (exchanges_operands(g, r, uses))
                     w.map[r] = swapped_product(&w, g, n->in[0]);
-                else if (has_few_columns(g, r))
+                else if (has_few(g, r, o))
                     w.map[r] = permuted_product(&w, g, r, swapped_product(&w, g, r));
                 else
                     rewrite_copy(&w, r);

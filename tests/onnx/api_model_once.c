@@ -250,6 +250,47 @@ static void is_bounded(void)
     kl_model_close(m);
 }
 
+/* y = x W: weights below the least normal number are zeros with their signs, in the file itself and beside it, which is
+ * not written. */
+static void flushes_subnormals(bool beside)
+{
+    static const float w[4] = {1e-40f, -1e-40f, 1.17549435e-38f, -2}, x[4] = {1e38f, 1e38f, 1e38f, 1};
+    struct pb g = {0}, t = onnx_tensor("W", FLOAT, 1, (int64_t[]){4}, beside ? NULL : w, beside ? 0 : sizeof w);
+    char data[sizeof path + 8];
+    float got[4], kept[4];
+    uint32_t bits[4];
+    snprintf(data, sizeof data, "%s.data", path);
+    if (beside) {
+        const char *entry[2] = {"location", strrchr(data, '/') + 1};
+        struct pb e = {0};
+        CHECK(onnx_save(data, w, sizeof w));
+        pb_text(&e, 1, entry[0]);
+        pb_text(&e, 2, entry[1]);
+        pb_message(&t, 13, &e);
+        pb_int(&t, 14, 1);
+    }
+    pb_message(&g, 5, &t);
+    onnx_node(&g, "Mul", "x W", "y", onnx_none());
+    pb_text(&g, 2, "subnormals");
+    onnx_io(&g, 11, "x", FLOAT, 1, (int64_t[]){4});
+    onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){4});
+    kl_model *m = load(&g);
+    kl_tensor in = kl_input(dev, KL_F32, 1, (int64_t[]){4}, x), y;
+    OK(kl_model_call(m, 1, &in, 1, &y));
+    OK(kl_read(y, got, sizeof got));
+    CHECK(got[0] == 0 && got[1] == 0 && got[2] > 1.17f && got[2] < 1.18f && got[3] == -2);
+    OK(kl_read(kl_model_weight(m, "W"), bits, sizeof bits));
+    CHECK(bits[0] == 0 && bits[1] == UINT32_C(1) << 31 && bits[2] == UINT32_C(1) << 23);
+    kl_release(y);
+    kl_release(in);
+    kl_model_close(m);
+    FILE *f = beside ? fopen(data, "rb") : NULL;
+    CHECK(!beside || (f && fread(kept, sizeof kept, 1, f) == 1 && !memcmp(kept, w, sizeof w)));
+    if (f)
+        fclose(f);
+    unlink(data);
+}
+
 int main(int argc, char **argv)
 {
     int status;
@@ -261,6 +302,8 @@ int main(int argc, char **argv)
     in_branches();
     follows_calls();
     is_bounded();
+    flushes_subnormals(false);
+    flushes_subnormals(true);
     unlink(path);
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     return failed != 0;

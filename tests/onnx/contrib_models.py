@@ -221,10 +221,10 @@ def trees():
          **forest("class_", 2, [1], positive=True))
 
 
-def graph_case(name, nodes, inputs, outputs):
+def graph_case(name, nodes, inputs, outputs, version=3):
     """A model of several nodes of ai.onnx.ml, (operator, inputs, outputs, attributes); outputs: names and element
     types, or the labels of a map."""
-    graphs.append((name, nodes, inputs, outputs))
+    graphs.append((name, nodes, inputs, outputs, version))
 
 
 def labels():
@@ -260,6 +260,67 @@ def labels():
     graph_case("LabelEncoder_unused", [("LabelEncoder", ["x"], ["l"], dict(keys_int64s=[1, 2, 4],
                                                                            values_strings=names)), number],
                {"x": rng.integers(0, 6, (3, 4))}, whole)
+
+
+def vectors():
+    """Support vector machines of three, two and four classes, with and without probabilities, and regressors."""
+    ml, x = "ai.onnx.ml", f32(9, 4)
+    kernels = (("LINEAR", [0.5, 0, 3]), ("POLY", [0.5, 0.25, 3]), ("POLY", [0.5, 1, 2]), ("RBF", [0.3, 0, 3]),
+               ("SIGMOID", [0.2, 0.1, 3]))
+    for i, (kernel, numbers) in enumerate(kernels):
+        shared = dict(kernel_type=kernel, kernel_params=numbers)
+        for per_class in ([4, 2], [3, 1, 2], [2, 3, 1, 3]):
+            k, v = len(per_class), sum(per_class)
+            pairs = k * (k - 1) // 2
+            a = dict(shared, vectors_per_class=per_class, support_vectors=list(f32(v * 4)),
+                     coefficients=list(f32((k - 1) * v)), rho=list(f32(pairs)), classlabels_ints=[5, 3, 8, 1][:k])
+            case("SVMClassifier", [x], 2, domain=ml, name="%s%d_%d" % (kernel, i, k), **a)
+            proba = dict(prob_a=list(-np.abs(f32(pairs)) - 0.5), prob_b=list(f32(pairs) * 0.1))
+            case("SVMClassifier", [x], 2, domain=ml, name="%s%d_%d_probabilities" % (kernel, i, k), **a, **proba)
+            for transform in ("LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO") if kernel == "RBF" else ():
+                case("SVMClassifier", [x], 2, domain=ml, name="%d_%s" % (k, transform), post_transform=transform, **a)
+        case("SVMRegressor", [x], domain=ml, name="%s%d" % (kernel, i), n_supports=5, rho=list(f32(1)),
+             support_vectors=list(f32(20)), coefficients=list(f32(5)), **shared)
+    case("SVMRegressor", [x], domain=ml, name="one_class", n_supports=3, rho=[-0.5], support_vectors=list(f32(12)),
+         coefficients=list(np.abs(f32(3))), one_class=1, kernel_type="RBF", kernel_params=[0.5, 0, 3])
+    case("SVMRegressor", [x], domain=ml, name="linear", n_supports=0, rho=[0.75], coefficients=list(f32(4)),
+         kernel_params=[0.5, 0, 3])
+    for k in (2, 3):
+        case("SVMClassifier", [x], 2, domain=ml, name="linear%d" % k, classlabels_ints=[5, 3, 8][:k], rho=[0.25],
+             coefficients=list(f32(4 * k)), kernel_params=[0.5, 0, 3])
+    case("SVMClassifier", [x], 2, domain=ml, name="linear_positive", classlabels_ints=[5, 3], rho=[0.25],
+         coefficients=list(np.abs(f32(8))), kernel_params=[0.5, 0, 3], post_transform="PROBIT")
+
+
+def columns():
+    ml, x = "ai.onnx.ml", f32(4, 3)
+    x[1, 2] = x[3, 0] = np.nan
+    case("Imputer", [x], domain=ml, name="nan", imputed_value_floats=[1.0, 2.0, 3.0], replaced_value_float=float("nan"))
+    case("Imputer", [np.floor(f32(4, 3))], domain=ml, name="one", imputed_value_floats=[7.5],
+         replaced_value_float=-1.0)
+    case("Imputer", [rng.integers(0, 3, (4, 3))], domain=ml, name="ints", imputed_value_int64s=[7, -8, 9],
+         replaced_value_int64=1)
+    case("FeatureVectorizer", [f32(4, 3), f32(4, 2), f32(4, 1)], domain=ml, inputdimensions=[2, 4, 1])
+    case("OneHotEncoder", [rng.integers(0, 5, (4, 3))], domain=ml, cats_int64s=[3, 1, 0, 2])
+    case("OneHotEncoder", [rng.integers(0, 5, (4, 3)).astype(np.float32)], domain=ml, name="floats",
+         cats_int64s=[3, 1])
+
+
+def strings():
+    """Integers become strings and integers again."""
+    names, x = ["cat", "dog", "owl"], rng.integers(0, 6, (3, 4))
+    whole = [("n", onnx.TensorProto.INT64)]
+    graph_case("CategoryMapper", [
+        ("CategoryMapper", ["x"], ["l"], dict(cats_int64s=[4, 1, 2], cats_strings=names, default_string="dog")),
+        ("CategoryMapper", ["l"], ["n"], dict(cats_int64s=[7, 8], cats_strings=["dog", "cat"], default_int64=-5))],
+        {"x": x}, whole)
+    graph_case("OneHotEncoder_strings", [
+        ("CategoryMapper", ["x"], ["l"], dict(cats_int64s=[4, 1, 2], cats_strings=names)),
+        ("OneHotEncoder", ["l"], ["h"], dict(cats_strings=["owl", "cat"]))], {"x": x},
+        [("h", onnx.TensorProto.FLOAT)])
+    graph_case("LabelEncoder_1", [
+        ("LabelEncoder", ["x"], ["l"], dict(classes_strings=names, default_string="none")),
+        ("LabelEncoder", ["l"], ["n"], dict(classes_strings=["owl", "cat"], default_int64=-5))], {"x": x}, whole, 1)
 
 
 def packed_attention(counts, rows, front, bias):
@@ -303,7 +364,7 @@ def write_packed(folder):
     return written
 
 
-def graph_model(nodes, inputs, outputs):
+def graph_model(nodes, inputs, outputs, version):
     made = [helper.make_node(op, i, o, domain="ai.onnx.ml", **a) for op, i, o, a in nodes]
     given = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
              for n, x in inputs.items()]
@@ -315,12 +376,12 @@ def graph_model(nodes, inputs, outputs):
             results.append(helper.make_value_info(name, helper.make_sequence_type_proto(value)))
         else:
             results.append(helper.make_tensor_value_info(name, kind, None))
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", version)]
     return helper.make_model(helper.make_graph(made, "g", given, results), opset_imports=opsets, ir_version=8)
 
 
-def run_graph(nodes, inputs, outputs):
-    model = graph_model(nodes, inputs, outputs)
+def run_graph(nodes, inputs, outputs, version):
+    model = graph_model(nodes, inputs, outputs, version)
     session = onnxruntime.InferenceSession(model.SerializeToString(), quiet(), ["CPUExecutionProvider"])
     results = session.run([n for n, _ in outputs], inputs)
     table = lambda rows, keys: np.array([[row[k] for k in keys] for row in rows], np.float32)
@@ -370,7 +431,7 @@ def expected(op, inputs, outputs, domain, attributes):
         kinds[0] = onnx.TensorProto.DOUBLE
     if op == "EmbedLayerNormalization":
         kinds[1] = onnx.TensorProto.INT32
-    if op == "TreeEnsembleClassifier" or (op == "LabelEncoder" and "values_int64s" in attributes):
+    if op in ("TreeEnsembleClassifier", "SVMClassifier") or {"values_int64s", "imputed_value_int64s"} & set(attributes):
         kinds[0] = onnx.TensorProto.INT64
     model = model_of(op, inputs, outputs, domain, attributes, kinds)
     session = onnxruntime.InferenceSession(model.SerializeToString(), quiet(), ["CPUExecutionProvider"])
@@ -379,13 +440,14 @@ def expected(op, inputs, outputs, domain, attributes):
 
 
 def main(folder):
-    for part in (activations, norms, products, steps, attention, tables, trees, labels):
+    for part in (activations, norms, products, steps, attention, tables, trees, labels, vectors, columns,
+                 strings):
         part()
     written = 0
     made = [("test_%s_%s" % (op, name), expected, (op, inputs, outputs, domain, attributes),
              [x for x in inputs if x is not None]) for op, inputs, outputs, domain, name, attributes in cases]
-    made += [("test_" + name, run_graph, (nodes, inputs, outputs), list(inputs.values()))
-             for name, nodes, inputs, outputs in graphs]
+    made += [("test_" + name, run_graph, (nodes, inputs, outputs, version), list(inputs.values()))
+             for name, nodes, inputs, outputs, version in graphs]
     for at, run, arguments, inputs in made:
         try:
             model, results = run(*arguments)

@@ -139,6 +139,35 @@ static const struct row rows[] = {
      "LSTM F h m y - M I > N b c; hidden_size=4\nConcat G N > a; axis=0", 3, 1e-5},
     {"x=f3,2 o=f=0.5,1.5 s=f=2,3", "Scaler" ML " x > a; offset=0.5,1.5 scale=2.0,3.0", "Sub x o > t\nMul t s > a", 1,
      1e-6},
+    {"x=l=0,3,1", "LabelEncoder" ML " x > t; classes_strings=cat,dog\n"
+     "LabelEncoder" ML " t > a; keys_strings=cat,dog values_int64s=5,6 default_int64=-9",
+     "Constant > a; value_ints=5,-9,6", 1, 0},
+    {"x=l=0,3,1", "CategoryMapper" ML " x > t; cats_int64s=1,0 cats_strings=cat,dog default_string=owl\n"
+     "LabelEncoder" ML " t > a; keys_strings=dog,cat,owl values_int64s=5,6,7",
+     "Constant > a; value_ints=5,7,6", 1, 0},
+    {"x=l=0,3,1 k=l=1,0 t=l=1", "OneHotEncoder" ML " x > a; cats_int64s=1,0",
+     "Unsqueeze x t > u\nEqual u k > c\nCast c > a; to=1", 1, 0},
+    {"x=f4,3 v=f=1.5,2.5,3.5", "Relu x > t\n"
+     "Imputer" ML " t > a; imputed_value_floats=1.5,2.5,3.5 replaced_value_float=0.0",
+     "Relu x > t\nSub v v > o\nEqual t o > c\nWhere c v t > a", 1, 0},
+    {"x=f4,3 y=f4,1 m=l=2,1", "FeatureVectorizer" ML " x y > a; inputdimensions=2,2",
+     "Split x m > p q; axis=1\nSub y y > o\nConcat p y o > a; axis=1", 1, 0},
+    {"x=f4,2 s=f=0.5,-1,0.25,2 v=l=2,2 c=f=1.5,-0.5 d=l=2,1 z=f=0.75 g=f=-0.5 w=l=1 r=l=2",
+     "SVMRegressor" ML " x > a; n_supports=2 support_vectors=0.5,-1.0,0.25,2.0 coefficients=1.5,-0.5 rho=0.75, "
+     "kernel_type=RBF kernel_params=0.5,0.0,3.0",
+     "Reshape s v > S\nUnsqueeze x w > X\nSub X S > D\nMul D D > E\nReduceSum E r > F; keepdims=0\nMul F g > G\n"
+     "Exp G > H\nReshape c d > C\nMatMul H C > M\nAdd M z > a", 1, 1e-6},
+    {"x=f6,2 s=f=0.5,-1,0.25,2,-1.5,0.5 v=l=3,2 w=f=1.5,-1,0,-0.5,0,2,0,0.75,-1.25 k=l=3,3 z=f=0.25,-0.5,0.125 "
+     "i=l=0,0,1 j=l=1,2,2 e=l=0,1,2 t=l=2 r=l=1",
+     "SVMClassifier" ML " x > a b; classlabels_ints=0,1,2 vectors_per_class=1,1,1 rho=0.25,-0.5,0.125 "
+     "support_vectors=0.5,-1.0,0.25,2.0,-1.5,0.5 coefficients=1.5,-0.5,0.75,-1.0,2.0,-1.25 kernel_params=1.0,0.0,3.0",
+     "Reshape s v > S\nTranspose S > T\nMatMul x T > K\nReshape w k > W\nMatMul K W > M\nAdd M z > b\nSub z z > O\n"
+     "Greater b O > P\nWhere P i j > Q\nUnsqueeze Q t > R\nEqual R e > U\nCast U > V; to=7\n"
+     "ReduceSum V r > N; keepdims=0\nArgMax N > a; axis=1 keepdims=0", 2, 1e-5},
+    {"x=f6,2", "SVMClassifier" ML " x > t p; classlabels_ints=7,9 vectors_per_class=1,1 rho=1.25, "
+     "prob_a=-1.5, prob_b=0.25, support_vectors=1.0,0.0,0.0,1.0 coefficients=1.5,-0.5 "
+     "kernel_params=1.0,0.0,3.0\nReduceSum p > a; keepdims=0",
+     "Constant > t; value_floats=6.0,\nReduceSum t > a; keepdims=0", 1, 1e-5}, /* the sum of 6 rows' probabilities */
     {"x=f3,2 w=f=1.5,2.5 z=f=0.5", "LinearRegressor" ML " x > a; coefficients=1.5,2.5 intercepts=0.5,",
      "MatMul x w > t\nUnsqueeze t 1 > u\nAdd u z > a", 1, 1e-6},
 };

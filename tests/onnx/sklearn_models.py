@@ -19,14 +19,17 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from sklearn.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 from sklearn.tree import DecisionTreeClassifier
 
 MODELS = (LogisticRegression(max_iter=300), make_pipeline(StandardScaler(), LogisticRegression()),
           DecisionTreeClassifier(max_depth=4), RandomForestClassifier(10), ExtraTreesClassifier(5),
           GradientBoostingClassifier(n_estimators=5), MLPClassifier(max_iter=200), KNeighborsClassifier(),
           GaussianNB(), make_pipeline(MinMaxScaler(), SGDClassifier()), RidgeClassifier(),
-          LinearDiscriminantAnalysis(), AdaBoostClassifier(n_estimators=5))
-REGRESSORS = (RandomForestRegressor(5), LinearRegression())
+          LinearDiscriminantAnalysis(), AdaBoostClassifier(n_estimators=5),
+          make_pipeline(StandardScaler(), SVC()), SVC(kernel="poly", degree=2), SVC(kernel="linear", probability=True),
+          SVC(kernel="sigmoid", gamma=0.01), NuSVC(nu=0.2, probability=True))
+REGRESSORS = (RandomForestRegressor(5), LinearRegression(), SVR(), NuSVR(kernel="poly"), OneClassSVM(gamma=0.5))
 
 
 def by_kiln(kiln, path, folder, count):

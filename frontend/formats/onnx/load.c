@@ -91,8 +91,11 @@ static bool load_initials(struct loader *l, struct load_scope *s, const Onnx__Gr
         *x = (struct initial){NO_PLACE, a, -1};
         if ((x->at = load_value(l, s, text_or_none(t->name))) == NO_PLACE)
             return false;
-        if (p == l->m->proto->graph && a->rank > 0 && onnx_is_float(a->dtype) &&
-            !load_weight(l, a, text_or_none(t->name), &x->weight))
+        if (p != l->m->proto->graph || a->rank == 0 || !onnx_is_float(a->dtype))
+            continue;
+        if (!array_flush_subnormals(a))
+            return load_no_memory(l);
+        if (!load_weight(l, a, text_or_none(t->name), &x->weight))
             return false;
     }
     return true;

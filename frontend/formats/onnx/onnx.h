@@ -37,6 +37,9 @@ struct array *array_new(kl_dtype dtype, int rank, const int64_t *dims); /* NULL:
 struct array *array_of_ints(int64_t n, const int64_t *v);               /* one axis, i64 */
 struct array *array_ref(struct array *a);
 void array_unref(struct array *a);
+/* Makes numbers of f32 that are smaller than the least normal one zeros: training leaves such weights, and some
+ * processors take a hundred times as long for a product with one.  false: out of memory. */
+bool array_flush_subnormals(struct array *a);
 /* Element i, converted; 0 beyond the elements.  An operator that needs one number takes it by onnx_known_int. */
 int64_t array_int(const struct array *a, int64_t i);
 double array_float(const struct array *a, int64_t i);

@@ -83,11 +83,12 @@ bool strings_of_node(struct strings *s, const Onnx__NodeProto *p)
 #define ALL UINT32_MAX
 /* Bits of operands that may be strings, all of them or none, and of results that then are. */
 static const struct strings_rule { node_fn *fn; uint32_t in, out; } strings_rules[] = {
-    {onnx_array_feature_extractor, 1, 1}, {onnx_cast, 1, 1}, {onnx_compress, 1, 1}, {onnx_concat, ALL, 1},
-    {onnx_expand, 1, 1}, {onnx_flatten, 1, 1}, {onnx_gather, 1, 1}, {onnx_gather_elements, 1, 1},
-    {onnx_gather_nd, 1, 1}, {onnx_identity, 1, 1}, {onnx_label_encoder, 1, 0}, {onnx_reshape, 1, 1},
-    {onnx_shape, 1, 0}, {onnx_size, 1, 0}, {onnx_slice, 1, 1}, {onnx_split, 1, ALL}, {onnx_squeeze, 1, 1},
-    {onnx_tile, 1, 1}, {onnx_transpose, 1, 1}, {onnx_unsqueeze, 1, 1}, {onnx_where, 6, 1},
+    {onnx_array_feature_extractor, 1, 1}, {onnx_cast, 1, 1}, {onnx_category_mapper, 1, 0}, {onnx_compress, 1, 1},
+    {onnx_concat, ALL, 1}, {onnx_expand, 1, 1}, {onnx_flatten, 1, 1}, {onnx_gather, 1, 1},
+    {onnx_gather_elements, 1, 1}, {onnx_gather_nd, 1, 1}, {onnx_identity, 1, 1}, {onnx_label_encoder, 1, 0},
+    {onnx_one_hot_encoder, 1, 0}, {onnx_reshape, 1, 1}, {onnx_shape, 1, 0}, {onnx_size, 1, 0}, {onnx_slice, 1, 1},
+    {onnx_split, 1, ALL}, {onnx_squeeze, 1, 1}, {onnx_tile, 1, 1}, {onnx_transpose, 1, 1}, {onnx_unsqueeze, 1, 1},
+    {onnx_where, 6, 1},
 };
 
 static struct strings_rule strings_rule_of(const struct node *n)

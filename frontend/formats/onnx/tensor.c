@@ -420,3 +420,26 @@ struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, stru
     array_unref(a);
     return NULL;
 }
+
+bool array_flush_subnormals(struct array *a)
+{
+    const uint32_t exponent = UINT32_C(0xff) << 23, size = UINT32_MAX >> 1;
+    uint32_t *bits = a->data, any = 0;
+    size_t bytes = (size_t)a->count * sizeof *bits;
+    for (int64_t i = 0; a->dtype == KL_F32 && i < a->count; i++)
+        any |= !(bits[i] & exponent) & ((bits[i] & size) != 0);
+    if (!any)
+        return true;
+    if (a->file) {
+        void *own = malloc(bytes);
+        if (!own)
+            return false;
+        bits = memcpy(own, a->data, bytes);
+        a->data = own;
+        mapping_unref(a->file);
+        a->file = NULL;
+    }
+    for (int64_t i = 0; i < a->count; i++)
+        bits[i] = bits[i] & exponent ? bits[i] : bits[i] & ~size;
+    return true;
+}

@@ -124,10 +124,36 @@ bool onnx_topk(struct node *n)
 
 /* ---- products ---- */
 
+/* Computed once; where b is not the same in all calls, the transpose of this is a view of b itself. */
+static kl_tensor matmul_columns(struct node *n, uint32_t part)
+{
+    (void)part;
+    return kl_transpose(onnx_in(n, 1), 0, 1);
+}
+
+/* Is operand 1 a large f32 matrix of which the product with few rows is faster if its columns are stored one after the
+ * other (passes/graph/swap_products.c)? */
+static bool matmul_reads_columns(struct node *n)
+{
+    enum { LEAST_ROWS = 9, MOST_ROWS = 64, LEAST_COLUMNS = 256, LONG = 512 };
+    struct type a, b;
+    int64_t rows = 1;
+    if (!onnx_type(n, 0, &a) || !onnx_type(n, 1, &b))
+        return false;
+    for (int i = 0; i + 1 < a.rank; i++)
+        rows = a.dims[i] < 0 ? 0 : sat_mul(rows, a.dims[i]);
+    return a.dtype == KL_F32 && b.dtype == KL_F32 && b.rank == 2 && rows >= LEAST_ROWS && rows <= MOST_ROWS &&
+           b.dims[1] >= LEAST_COLUMNS && b.dims[0] >= LONG;
+}
+
 bool onnx_matmul(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1), y;
-    return onnx_give(n, 0, onnx_qdq_product(n, false, &y) ? y : kl_matmul(a, b));
+    if (onnx_qdq_product(n, false, &y))
+        return onnx_give(n, 0, y);
+    if (onnx_device(n).id == kl_device_cpu().id && matmul_reads_columns(n))
+        b = kl_transpose(once_part(n, 0, (uint32_t[]){1, NO_PLACE}, matmul_columns), 0, 1);
+    return onnx_give(n, 0, kl_matmul(a, b));
 }
 
 /* Half floats are multiplied as by kl_linear, or in f32 where the product is scaled. */

@@ -293,6 +293,28 @@ static kl_tensor onnx_places(struct node *n, kl_tensor place, const struct type 
     return kl_add(place, kl_mul(planes, onnx_number(n, KL_I64, (double)plane)));
 }
 
+/* The largest elements of windows.  Those of large windows are found along one axis after the other. */
+static kl_tensor max_pool(kl_tensor a, const struct onnx_windows *s)
+{
+    enum { LARGE = 16 }; /* elements of a window for which reading the operand several times pays */
+    int64_t elements = 1;
+    for (int i = 0; i < s->n; i++)
+        elements = sat_mul(elements, s->size[i]);
+    if (s->n == 1 || elements < LARGE)
+        return kl_max_pool(a, s->n, s->size, s->stride, s->low, s->high, s->dilation);
+    for (int i = s->n; i-- > 0;) {
+        int64_t ones[5][WINDOW_AXES] = {{1, 1, 1}, {1, 1, 1}, {0}, {0}, {1, 1, 1}};
+        ones[0][i] = s->size[i];
+        ones[1][i] = s->stride[i];
+        ones[2][i] = s->low[i];
+        ones[3][i] = s->high[i];
+        ones[4][i] = s->dilation[i];
+        if (s->size[i] > 1 || s->stride[i] > 1 || s->low[i] || s->high[i])
+            a = kl_max_pool(a, s->n, ones[0], ones[1], ones[2], ones[3], ones[4]);
+    }
+    return a;
+}
+
 bool onnx_max_pool(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), indices;
@@ -302,7 +324,7 @@ bool onnx_max_pool(struct node *n)
         return false;
     add_extra(&s);
     if (!onnx_wants(n, 1))
-        return onnx_give(n, 0, kl_max_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation));
+        return onnx_give(n, 0, max_pool(a, &s));
     for (int i = 0; i < t.rank; i++)
         if (t.dims[i] < 0)
             return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length: there are no places in the operand", i);

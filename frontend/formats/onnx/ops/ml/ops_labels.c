@@ -1,4 +1,4 @@
-/* ai.onnx.ml: labels of classes, which are integers or strings: LabelEncoder, ZipMap, and what classifiers share. */
+/* ai.onnx.ml: labels and categories, which are integers or strings, ZipMap, and what classifiers share. */
 #include "frontend/formats/onnx/ops/ml/labels.h"
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +22,49 @@ bool ml_give_labels(struct node *n, struct array *labels, kl_tensor classes)
     return onnx_give_element(n, 0, kl_take(onnx_tensor(n, labels), 0, classes), element);
 }
 
+kl_tensor ml_numbers(struct node *n, const float *v, int64_t count)
+{
+    struct array *a = array_new(KL_F32, 1, (int64_t[]){count});
+    if (!a)
+        return onnx_fails(n, KL_ERR_MEMORY, "out of memory"), kl_none;
+    memcpy(a->data, v, (size_t)count * sizeof *v);
+    return onnx_tensor(n, a);
+}
+
+kl_tensor ml_matrix(struct node *n, const char *name, int64_t rows, int64_t columns)
+{
+    const Onnx__AttributeProto *a = onnx_attr(n, name);
+    int64_t have = a ? (int64_t)a->n_floats : 0, dims[2] = {rows, columns ? columns : have / (rows ? rows : 1)};
+    if (!have || rows < 1 || sat_mul(dims[0], dims[1]) != have)
+        return onnx_fails(n, KL_ERR_SHAPE, "attribute %s has %lld numbers for %lld rows", name, (long long)have,
+                          (long long)rows), kl_none;
+    kl_tensor t = ml_numbers(n, a->floats, have);
+    return t.id ? kl_reshape(t, 2, dims) : t;
+}
+
+/* The quantile of the normal distribution, with the inverse of erf by S. Winitzki's formula, as onnxruntime has it. */
+static kl_tensor ml_probit(struct node *n, kl_tensor p)
+{
+    const float a = 0.147f;
+    kl_tensor one = onnx_number(n, KL_F32, 1), y = kl_sub(kl_mul(onnx_number(n, KL_F32, 2), p), one);
+    kl_tensor log = kl_log(kl_mul(kl_sub(one, y), kl_add(one, y)));
+    kl_tensor v = kl_add(onnx_number(n, KL_F32, 2 / (3.14159f * a)), kl_mul(onnx_number(n, KL_F32, 0.5), log));
+    kl_tensor square = kl_sub(kl_square(v), kl_mul(onnx_number(n, KL_F32, 1 / a), log));
+    kl_tensor size = kl_sqrt(kl_sub(kl_sqrt(square), v)), zero = onnx_number(n, KL_F32, 0);
+    return kl_mul(onnx_number(n, KL_F32, 1.41421356f), kl_where(kl_lt(y, zero), kl_neg(size), size));
+}
+
+/* Softmax of the scores that are not 0; those stay 0. */
+static kl_tensor softmax_zero(struct node *n, kl_tensor scores)
+{
+    int last = -1;
+    kl_tensor most = kl_max(scores, 1, &last, true), zero = onnx_number(n, KL_F32, 0);
+    kl_tensor some = kl_gt(kl_abs(scores), onnx_number(n, KL_F32, 1e-7));
+    kl_tensor e = kl_where(some, kl_exp(kl_sub(scores, most)), zero);
+    kl_tensor rest = kl_where(some, e, kl_mul(scores, kl_exp(kl_neg(most))));
+    return kl_div(rest, kl_sum(e, 1, &last, true));
+}
+
 kl_tensor ml_transform(struct node *n, kl_tensor scores)
 {
     if (onnx_attr_is(n, "post_transform", "NONE", true))
@@ -30,10 +73,15 @@ kl_tensor ml_transform(struct node *n, kl_tensor scores)
         return kl_sigmoid(scores);
     if (onnx_attr_is(n, "post_transform", "SOFTMAX", false))
         return kl_softmax(scores, -1);
-    return onnx_fails(n, KL_ERR_ARGUMENT, "its post_transform is neither NONE, LOGISTIC nor SOFTMAX"), kl_none;
+    if (onnx_attr_is(n, "post_transform", "SOFTMAX_ZERO", false))
+        return softmax_zero(n, scores);
+    if (onnx_attr_is(n, "post_transform", "PROBIT", false))
+        return ml_probit(n, scores);
+    return onnx_fails(n, KL_ERR_ARGUMENT, "its post_transform is neither NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO nor "
+                      "PROBIT"), kl_none;
 }
 
-/* ---- LabelEncoder ---- */
+/* ---- LabelEncoder, CategoryMapper, OneHotEncoder ---- */
 
 /* The elements of attribute NAME_int64s, NAME_floats, NAME_strings or NAME_tensor, of one axis; NULL: reported. */
 static struct array *label_list(struct node *n, const char *name)
@@ -115,13 +163,62 @@ static bool label_encode(struct node *n, struct array *key, struct array *value)
     return onnx_give_element(n, 0, kl_where(found, y, missing), element);
 }
 
+/* The strings of an attribute and integers, which are 0, 1, .. without one: the operand's are looked up, the others
+ * are the result. */
+static bool label_map(struct node *n, const Onnx__AttributeProto *text, const Onnx__AttributeProto *ints)
+{
+    size_t count = text->n_strings;
+    if (!count || (ints && ints->n_ints != count))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "%zu strings for %zu integers", count, ints ? ints->n_ints : 0);
+    struct array *t = strings_array(&n->run->m->strings, count, text->strings);
+    struct array *k = array_new(KL_I64, 1, (int64_t[]){(int64_t)count});
+    for (size_t i = 0; k && i < count; i++)
+        ((int64_t *)k->data)[i] = ints ? ints->ints[i] : (int64_t)i;
+    bool from_text = onnx_element(n, 0) == ONNX_STRING, ok = t && k;
+    ok = ok ? label_encode(n, from_text ? t : k, from_text ? k : t) : onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    array_unref(t);
+    array_unref(k);
+    return ok;
+}
+
 bool onnx_label_encoder(struct node *n)
 {
+    const Onnx__AttributeProto *classes = onnx_attr(n, "classes_strings"); /* of version 1 */
+    if (classes)
+        return label_map(n, classes, NULL);
     struct array *key = label_list(n, "keys"), *value = key ? label_list(n, "values") : NULL;
     bool ok = value && label_encode(n, key, value);
     array_unref(key);
     array_unref(value);
     return ok;
+}
+
+bool onnx_category_mapper(struct node *n)
+{
+    const Onnx__AttributeProto *text = onnx_attr(n, "cats_strings"), *ints = onnx_attr(n, "cats_int64s");
+    if (!text || !ints)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "it lacks cats_strings or cats_int64s");
+    return label_map(n, text, ints);
+}
+
+/* A 1 at the place of each element among the categories; an unknown one has none, even where zeros is 0, with which
+ * onnxruntime stops. */
+bool onnx_one_hot_encoder(struct node *n)
+{
+    const Onnx__AttributeProto *text = onnx_attr(n, "cats_strings"), *ints = onnx_attr(n, "cats_int64s");
+    bool strings = onnx_element(n, 0) == ONNX_STRING;
+    struct array *a = NULL;
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    if (t.rank >= KL_MAX_RANK || (strings ? !text || !text->n_strings : !ints || !ints->n_ints))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "it has no categories of %s", strings ? "string" : "integers");
+    a = strings ? strings_array(&n->run->m->strings, text->n_strings, text->strings) :
+                  array_of_ints((int64_t)ints->n_ints, ints->ints);
+    if (!a)
+        return onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    kl_tensor x = kl_unsqueeze(kl_cast(onnx_in(n, 0), KL_I64), -1);
+    return onnx_give(n, 0, kl_cast(kl_eq(x, onnx_tensor(n, a)), KL_F32));
 }
 
 /* ---- ZipMap ---- */

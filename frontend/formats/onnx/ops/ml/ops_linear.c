@@ -1,4 +1,4 @@
-/* ai.onnx.ml: scaling of features, and linear models. */
+/* ai.onnx.ml: scaled, filled and joined features, and linear models. */
 #include "frontend/formats/onnx/ops/ml/labels.h"
 
 /* The elements of the last axis at operand 1's indices; a vector is one row. */
@@ -21,31 +21,17 @@ bool onnx_binarizer(struct node *n)
     return onnx_give(n, 0, kl_cast(kl_gt(x, onnx_number(n, d, onnx_attr_float(n, "threshold", 0))), d));
 }
 
-/* The numbers of an attribute as f32 [rows, columns], columns 0: as many as there are; kl_none: reported. */
-static kl_tensor attribute_matrix(struct node *n, const char *name, int64_t rows, int64_t columns)
-{
-    const Onnx__AttributeProto *a = onnx_attr(n, name);
-    int64_t have = a ? (int64_t)a->n_floats : 0, dims[2] = {rows, columns ? columns : have / (rows ? rows : 1)};
-    if (!have || rows < 1 || sat_mul(dims[0], dims[1]) != have)
-        return onnx_fails(n, KL_ERR_SHAPE, "attribute %s has %lld numbers for %lld rows", name, (long long)have,
-                          (long long)rows), kl_none;
-    struct array *v = array_new(KL_F32, 2, dims);
-    for (int64_t i = 0; v && i < have; i++)
-        ((float *)v->data)[i] = a->floats[i];
-    return v ? onnx_tensor(n, v) : (onnx_fails(n, KL_ERR_MEMORY, "out of memory"), kl_none);
-}
-
 /* (x - offset) * scale, each one number or one for each column. */
 bool onnx_scaler(struct node *n)
 {
     kl_tensor x = kl_cast(onnx_in(n, 0), KL_F32), offset, scale;
     if (onnx_attr(n, "offset")) {
-        if (!(offset = attribute_matrix(n, "offset", 1, 0)).id)
+        if (!(offset = ml_matrix(n, "offset", 1, 0)).id)
             return false;
         x = kl_sub(x, offset);
     }
     if (onnx_attr(n, "scale")) {
-        if (!(scale = attribute_matrix(n, "scale", 1, 0)).id)
+        if (!(scale = ml_matrix(n, "scale", 1, 0)).id)
             return false;
         x = kl_mul(x, scale);
     }
@@ -71,6 +57,67 @@ bool onnx_normalizer(struct node *n)
     return onnx_give(n, 0, kl_div(x, kl_where(kl_eq(by, zero), onnx_number(n, KL_F32, 1), by)));
 }
 
+/* ---- features ---- */
+
+/* Operands side by side, each cut, or filled with zeros, to its number of columns. */
+bool onnx_feature_vectorizer(struct node *n)
+{
+    enum { MOST = 64 };
+    int64_t width[MOST];
+    kl_tensor part[MOST];
+    int count = onnx_attr_ints(n, "inputdimensions", width, MOST);
+    if (count < 1 || (uint32_t)count != onnx_nin(n))
+        return count == -2 ? false : onnx_fails(n, KL_ERR_ARGUMENT, "%d inputdimensions for %u operands",
+                                                count < 0 ? 0 : count, onnx_nin(n));
+    for (int i = 0; i < count; i++) {
+        struct type t;
+        if (!onnx_type(n, (uint32_t)i, &t))
+            return false;
+        kl_tensor x = kl_cast(onnx_in(n, (uint32_t)i), KL_F32);
+        x = t.rank == 1 ? kl_unsqueeze(x, 0) : x;
+        struct type row = onnx_type_of(x);
+        if (row.rank != 2 || width[i] < 1)
+            return onnx_fails(n, KL_ERR_SHAPE, "operand %d has %d axes, its columns are %lld", i, t.rank,
+                              (long long)width[i]);
+        int64_t have = row.dims[1], zeros[2] = {row.dims[0], sat_sub(width[i], have)};
+        part[i] = have > width[i] ? kl_narrow(x, 1, 0, width[i]) : x;
+        if (have < width[i])
+            part[i] = kl_concat(2, (kl_tensor[]){x, kl_expand(onnx_number(n, KL_F32, 0), 2, zeros)}, 1);
+    }
+    return onnx_give(n, 0, kl_concat(count, part, 1));
+}
+
+/* The value for one column, or for each, where an element is the replaced one. */
+bool onnx_imputer(struct node *n)
+{
+    const Onnx__AttributeProto *f = onnx_attr(n, "imputed_value_floats"), *k = onnx_attr(n, "imputed_value_int64s");
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    bool floats = onnx_is_float(t.dtype);
+    size_t count = floats ? f ? f->n_floats : 0 : k ? k->n_ints : 0;
+    if (!count || t.rank < 1)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "it has no values for elements of %s", kl_dtype_name(t.dtype));
+    bool each = t.rank <= 2 && (int64_t)count == t.dims[t.rank - 1];
+    count = each ? count : 1;
+    kl_tensor x = onnx_in(n, 0), value, old, same;
+    if (floats) {
+        double replaced = onnx_attr_float(n, "replaced_value_float", 0);
+        value = ml_numbers(n, f->floats, (int64_t)count);
+        old = onnx_number(n, t.dtype, replaced);
+        same = replaced != replaced ? kl_is_nan(x) : kl_eq(x, old);
+    } else {
+        struct array *a = array_of_ints((int64_t)count, k->ints);
+        value = a ? onnx_tensor(n, a) : (onnx_fails(n, KL_ERR_MEMORY, "out of memory"), kl_none);
+        struct array *r = array_of_ints(1, (int64_t[]){onnx_attr_int(n, "replaced_value_int64", 0)});
+        old = r ? onnx_tensor(n, r) : (onnx_fails(n, KL_ERR_MEMORY, "out of memory"), kl_none);
+        same = value.id && old.id ? kl_eq(x, kl_cast(old, t.dtype)) : kl_none;
+    }
+    return value.id && same.id && onnx_give(n, 0, kl_where(same, kl_cast(value, t.dtype), x));
+}
+
+/* ---- linear models ---- */
+
 /* x [N, F] or [F], a row, times the coefficients [targets, F] of attributes, plus intercepts: [N, targets]; kl_none:
  * reported. */
 static kl_tensor linear_scores(struct node *n, int64_t targets)
@@ -80,13 +127,13 @@ static kl_tensor linear_scores(struct node *n, int64_t targets)
         return kl_none;
     if (t.rank != 1 && t.rank != 2)
         return onnx_fails(n, KL_ERR_SHAPE, "an operand of %d axes, not rows of features", t.rank), kl_none;
-    kl_tensor x = kl_cast(onnx_in(n, 0), KL_F32), w = attribute_matrix(n, "coefficients", targets, 0), b;
+    kl_tensor x = kl_cast(onnx_in(n, 0), KL_F32), w = ml_matrix(n, "coefficients", targets, 0), b;
     if (!w.id)
         return kl_none;
     kl_tensor y = kl_matmul(t.rank == 1 ? kl_unsqueeze(x, 0) : x, kl_transpose(w, 0, 1));
     if (!onnx_attr(n, "intercepts"))
         return y;
-    b = attribute_matrix(n, "intercepts", 1, targets);
+    b = ml_matrix(n, "intercepts", 1, targets);
     return b.id ? kl_add(y, b) : kl_none;
 }
 
