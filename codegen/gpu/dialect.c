@@ -14,7 +14,7 @@
     "#define f64_of_bits(x) __longlong_as_double(i64(x))\n#define bits_of_f64(x) u64(__double_as_longlong(x))\n" \
     "#define fma_f32 fmaf\n#define fma_f64 fma\n#define sqrt_f32 sqrtf\n#define sqrt_f64 sqrt\n" \
     "#define rint_f32 rintf\n#define rint_f64 rint\n#define abs_f32 fabsf\n#define abs_f64 fabs\n" \
-    "#define FUNCTION static __device__ inline\n#define EXACT const\n" \
+    "#define FUNCTION static __device__ inline\n#define EXACT const\n#define is_nan_f32(x) ((x) != (x))\n" \
     "typedef u32 __attribute__((may_alias)) word;\n#define word_at(p) (*(const word *)(p))\n"
 
 /* What ir/math/half.inc means as text of functions: the operators are C's. */
@@ -31,6 +31,8 @@
 #define F_FROM(u) f32(u)
 #define F_FMA(a, b, c) fma_f32(a, b, c)
 #define F_ABS(a) abs_f32(a)
+#undef F_IS_NAN
+#define F_IS_NAN(x) is_nan_f32(x)
 #define FUNCTION(head, body) "FUNCTION " head "\n{\n" body "}\n"
 
 #define WIDEN_BF16 FUNCTION("f32 f32_of_bf16(bf16 h)", F32_OF_BF16(h))
@@ -50,7 +52,7 @@
     "    asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(h) : \"f\"(x), \"f\"(0.0f));\n    return f32_of_bits(h);\n}\n" \
     "#else\n" BF16 ROUNDED_BF16 "#endif\n"
 
-#define MAX "FUNCTION f32 max_f32(f32 a, f32 b) { return b < a || a != a ? a : b; }\n"
+#define MAX "FUNCTION f32 max_f32(f32 a, f32 b) { return b < a || is_nan_f32(a) ? a : b; }\n"
 
 /* Copies 4, 8 or 16 bytes, `far` bytes behind an address, to shared memory, `by` bytes behind one; stores zeros if the
  * source elements do not exist. */
@@ -121,9 +123,8 @@
     "#define lane_first(x, w) __shfl(x, 0, w)\n"
 
 /* packHalf2x16 may round in any direction, so f16 is made from the bits.  GLSL's sqrt of a negative number is
- * undefined: NVIDIA's compiler was seen to take it for no NaN, so that x != x of it was false.  Barriers order the
- * memory of a block's threads, as CUDA's do; memoryBarrierBuffer orders that of the whole device, which takes much
- * longer. */
+ * undefined, and NVIDIA's compiler was seen to take x != x for false (put_nan_test of source_value.c).  Barriers order
+ * the memory of a block's threads, as CUDA's do. */
 #define GLSL_PRELUDE \
     "#extension GL_EXT_shader_explicit_arithmetic_types : require\n" \
     "#extension GL_EXT_shader_8bit_storage : require\n#extension GL_EXT_shader_16bit_storage : require\n" \
@@ -138,6 +139,8 @@
     "#define sqrt_f64(x) ((x) < 0.0lf ? f64_of_bits(0x7ff8000000000000ul) : sqrt(x))\n" \
     "#define rint_f32 roundEven\n#define rint_f64 roundEven\n#define abs_f32 abs\n#define abs_f64 abs\n" \
     "#define widened_i32(x) pack64(u32vec2(u32(x), u32((x) >> 31)))\n#define widened_u32(x) pack64(u32vec2(x, 0u))\n" \
+    "#define is_nan_f32(x) ((bits_of_f32(x) & 0x7fffffffu) > 0x7f800000u)\n" \
+    "#define is_nan_f64(x) ((bits_of_f64(x) & 0x7ffffffffffffffful) > 0x7ff0000000000000ul)\n" \
     "#define FUNCTION\n#define EXACT precise\n#define exp2_f32 exp2\n#define recip_f32(x) (1.0f / (x))\n" MAX
 
 static const struct dialect dialects[] = {

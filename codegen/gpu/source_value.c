@@ -150,29 +150,42 @@ static void emit_safe_divide(struct text *t, unsigned dtype, const char *a, cons
     text_put(t, "%s(%s / %s)", n, a, b);
 }
 
-static void source_value_compare(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b)
+/* The test for NaN.  NVIDIA's compiler of GLSL was seen to take x != x for false where x is the result of roundEven or
+ * sqrt, so GLSL tests the bits. */
+static void put_nan_test(struct text *t, bool glsl, unsigned dtype, const char *x)
 {
+    if (glsl)
+        text_put(t, "is_nan_%s(%s)", dtype_name(dtype), x);
+    else
+        text_put(t, "%s != %s", x, x);
+}
+
+static void source_value_compare(struct text *t, bool glsl, enum prim p, unsigned dtype, const char *a, const char *b)
+{
+    bool is_float = dtype == KL_F32 || dtype == KL_F64, same = is_float && !strcmp(a, b);
     static const char *const sign[] = {[P_EQ] = "==", [P_NE] = "!=", [P_LT] = "<", [P_LE] = "<="};
     if (dtype == KL_BOOL && (p == P_LT || p == P_LE))
         text_put(t, "!%s %s %s", a, p == P_LT ? "&&" : "||", b);
+    else if (same && p == P_NE)
+        put_nan_test(t, glsl, dtype, a);
     else
         text_put(t, "%s %s %s", a, sign[p], b);
 }
 
 /* Truncates and saturates; NaN becomes 0.  The limits are powers of two, which every float type can represent. */
-static void float_to_integer(struct text *t, unsigned from, unsigned to, const char *a)
+static void float_to_integer(struct text *t, bool glsl, unsigned from, unsigned to, const char *a)
 {
     const char *n = dtype_name(to), *f = dtype_name(from);
     int bits = 8 * (int)dtype_size(to);
     const char *u = unsigned_type(to);
-    if (is_signed(to))
-        text_put(
-            t,
-            "%s != %s ? %s(0) : %s <= %s(%.1f) ? %s(%s(1) << %d) : %s >= %s(%.1f) ? %s((%s(1) << %d) - %s(1)) : %s(%s)",
-            a, a, n, a, f, -ldexp(1, bits - 1), n, u, bits - 1, a, f, ldexp(1, bits - 1), n, u, bits - 1, u, n, a);
-    else
+    if (is_signed(to)) {
+        put_nan_test(t, glsl, from, a);
+        text_put(t, " ? %s(0) : %s <= %s(%.1f) ? %s(%s(1) << %d) : %s >= %s(%.1f) ? %s((%s(1) << %d) - %s(1)) : %s(%s)",
+                 n, a, f, -ldexp(1, bits - 1), n, u, bits - 1, a, f, ldexp(1, bits - 1), n, u, bits - 1, u, n, a);
+    } else {
         text_put(t, "!(%s > %s(0)) ? %s(0) : %s >= %s(%.1f) ? %s(~%s(0)) : %s(%s)", a, f, n, a, f, ldexp(1, bits), n, u,
                  n, a);
+    }
 }
 
 /* Widens integers to 64 bits by halves, because Mesa 22's optimizer narrows the constant to which a widened number is
@@ -186,10 +199,10 @@ static bool source_value_widen(struct text *t, unsigned from, unsigned to, const
     return true;
 }
 
-static void emit_cast(struct text *t, bool halves, unsigned from, unsigned to, const char *a)
+static void emit_cast(struct text *t, bool glsl, unsigned from, unsigned to, const char *a)
 {
     const char *n = dtype_name(to);
-    if (halves && source_value_widen(t, from, to, a))
+    if (glsl && source_value_widen(t, from, to, a))
         return;
     if (from == to)
         text_put(t, "%s", a);
@@ -200,7 +213,7 @@ static void emit_cast(struct text *t, bool halves, unsigned from, unsigned to, c
     else if (to == KL_BOOL)
         text_put(t, "%s != %s(0)", a, dtype_name(from));
     else if (dtype_is_float(from) && !dtype_is_float(to))
-        float_to_integer(t, from, to, a);
+        float_to_integer(t, glsl, from, to, a);
     else
         text_put(t, "%s(%s)", n, a);
 }
@@ -329,7 +342,7 @@ void source_prim(struct emitter *m, val v)
     else if (p == P_DOT2)
         text_put(m->t, "dot2_f32(%s, %s, %s)", a, b, c);
     else if (compares)
-        source_value_compare(m->t, p, from, a, b);
+        source_value_compare(m->t, m->d->table, p, from, a, b);
     else if (from == KL_BOOL)
         emit_bool_prim(m->t, p, a, b);
     else if (dtype_is_float(from))
@@ -419,8 +432,10 @@ void source_fold_step(struct emitter *m, val v, const char *low, const char *hig
         text_put(m->t, "%s = max_f32(%s, %s);", low, low, high);
     } else {
         text_put(m->t, "%s = %s < %s", low, f == FOLD_MAX ? high : low, f == FOLD_MAX ? low : high);
-        if (dtype_is_float(i->dtype))
-            text_put(m->t, " || %s != %s", low, low);
+        if (dtype_is_float(i->dtype)) {
+            text_put(m->t, " || ");
+            put_nan_test(m->t, m->d->table, i->dtype, low);
+        }
         text_put(m->t, " ? %s : %s;", low, high);
     }
 }

@@ -84,7 +84,7 @@ static LLVMValueRef emit_prim_compare(struct emitter *m, enum prim p, unsigned d
 #define F_MUL(x, y) LLVMBuildFMul(m->b, x, y, "")
 #define F_FMA(x, y, z) intrinsic(m, "llvm.fma", &f32, 1, (LLVMValueRef[]){x, y, z}, 3)
 #define F_ABS(a) prim_unary_intrinsic(m, "llvm.fabs", a)
-#define F_NE(x, y) LLVMBuildFCmp(m->b, LLVMRealUNE, x, y, "")
+#define F_IS_NAN(x) LLVMBuildFCmp(m->b, LLVMRealUNE, x, x, "")
 #define F_LT(x, y) LLVMBuildFCmp(m->b, LLVMRealOLT, x, y, "")
 #define F_SELECT U_SELECT
 #define F_CALL(name, ...) name(m, __VA_ARGS__)
