@@ -153,6 +153,25 @@ static bool measure_accuracy(const struct model *m, const struct dataset *d, dou
     return true;
 }
 
+/* FNV-1a (Fowler, Noll, Vo; 64 bits) of the bytes of all weights and biases, in the order of the layers: equal where
+ * every bit is.  false: see kl_last_error. */
+static bool hash_weights(const struct model *m, uint64_t *hash)
+{
+    *hash = 0xcbf29ce484222325;
+    for (int i = 0; i < 2 * m->arch->layers; i++) {
+        kl_tensor t = i % 2 ? m->bias[i / 2] : m->weight[i / 2];
+        size_t bytes = (size_t)kl_numel(t) * sizeof(float);
+        unsigned char *data = malloc(bytes);
+        bool ok = data && kl_read(t, data, bytes) == KL_OK;
+        for (size_t b = 0; ok && b < bytes; b++)
+            *hash = (*hash ^ data[b]) * 0x100000001b3;
+        free(data);
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
 /* ---- data ---- */
 
 static bool dataset_load(struct dataset *d, const char *folder, const char *part)
@@ -333,7 +352,8 @@ static void usage(FILE *f)
             "  --losses FILE  write each step's loss as a hexadecimal float\n"
             "  --help         this text\n"
             "\n"
-            "Results are `name: value` lines on stdout; progress goes to stderr.\n",
+            "Results are `name: value` lines on stdout; progress goes to stderr. weights_hash is one number for\n"
+            "all bits of the trained weights: the same on ref and cpu, on GPUs with KILN_ORDER=graph.\n",
             defaults.epochs, defaults.batch, defaults.lr, defaults.seed, defaults.data, defaults.dump);
 }
 
@@ -469,12 +489,13 @@ static bool report(struct run *r)
 {
     struct timing t;
     double accuracy;
+    uint64_t hash;
     kl_dump_next(r->opt.dump);
     if (!train(r))
         return fail("training", kl_last_error());
-    if (!measure_accuracy(&r->model, &r->test, &accuracy))
+    if (!measure_accuracy(&r->model, &r->test, &accuracy) || !hash_weights(&r->model, &hash))
         return fail("testing", kl_last_error());
-    printf("accuracy: %.4f\nsteps: %ld\n", accuracy, r->steps);
+    printf("accuracy: %.4f\nsteps: %ld\nweights_hash: %016" PRIx64 "\n", accuracy, r->steps, hash);
     fflush(stdout);
     if (!time_steps(r, &t))
         return fail("timing", kl_last_error());

@@ -6,25 +6,6 @@
 #include <pthread.h>
 #include <string.h>
 
-static bool multiplies_f64(const struct kernel *k)
-{
-    for (val v = 1; v < k->ninst; v++)
-        if (k->inst[v].dtype == KL_F64 && (k->inst[v].op == L_OP(P_FMA) || k->inst[v].op == L_MMA))
-            return true;
-    return false;
-}
-
-/* A kernel in the graph's order rounds each fma once: a device without +fma that of f32 by f64, if it has that, and
- * that of f64 not. */
-static bool has_exact_fma(const struct kernel *k, const struct dialect *d, const char *features, struct err *e)
-{
-    if (!k->sched.graph_order || !d->table || !features || strstr(features, "+fma"))
-        return true;
-    return (strstr(features, "+f64") && !multiplies_f64(k)) ||
-           err_set(e, KL_ERR_DEVICE, "kernel %s: option order is graph, but this device rounds the product of an fma, "
-                   "and it has no other way to compute one of %s", k->name, strstr(features, "+f64") ? "f64" : "f32");
-}
-
 static bool gpu_build_build(const struct kernel *k, const char *language, const char *arch, const char *features,
                             enum emit_kind kind,
                   struct code *out, struct err *e)
@@ -38,7 +19,7 @@ static bool gpu_build_build(const struct kernel *k, const char *language, const 
     *out = (struct code){0};
     if (kind == EMIT_LLVM)
         return err_set(e, KL_ERR_ARGUMENT, "kernels for a GPU have no stage llvm");
-    if (!d || !c || !has_exact_fma(k, d, features, e))
+    if (!d || !c)
         return false;
     const struct dialect own = dialect_for(d, features);
     dialect_prelude(&own, features, &source);

@@ -197,13 +197,66 @@ const struct dialect *dialect_find(const char *name, struct err *e)
 /* fma of f32, rounded once.  The sum of the exact product and c as f64 is rounded to odd (Boldo and Melquiond 2008): of
  * the two numbers beside it, the one whose last bit is set.  Rounding that to f32 is right, as it is on no boundary.
  * The sign of a sum that is 0 is computed from the bits: Mesa's compiler makes x of x + 0.0, also where x may be -0. */
-#define EXACT_FMA \
+#define EXACT_FMA_BY_F64 \
     "FUNCTION f32 exact_fma_f32(f32 a, f32 b, f32 c)\n{\n" \
     "    precise f64 p = f64(a) * f64(b), z = f64(c), s = p + z, t = s - p, e = (p - (s - t)) + (z - t);\n" \
     "    u64 bits = bits_of_f64(s);\n" \
     "    if (s == 0.0lf)\n        bits = bits_of_f64(p) & bits_of_f64(z) & 0x8000000000000000ul;\n" \
     "    else if ((e < 0.0lf || e > 0.0lf) && u32(bits & 1ul) == 0u)\n" \
     "        bits = (e > 0.0lf) == (s > 0.0lf) ? bits + 1ul : bits - 1ul;\n    return f32(f64_of_bits(bits));\n}\n"
+
+/* fma, rounded once, by integers, of numbers of any magnitude: the bits of numbers with `f` bits of fraction.  Product
+ * and c have 128 bits (h, l) with the highest set, times 2^q.  The smaller one is moved to the unit of the other; bits
+ * that it loses are kept in its lowest one (sticky).  None is lost where more than a bit of the sum can cancel. */
+#define EXACT_FMA_BY_BITS \
+    "FUNCTION void move_down(inout u64 h, inout u64 l, u32 n)\n{\n    u64 lost = 0ul;\n" \
+    "    n = n < 127u ? n : 127u;\n" \
+    "    if (n >= 64u) {\n        lost = l;\n        l = h;\n        h = 0ul;\n        n -= 64u;\n    }\n" \
+    "    if (n > 0u) {\n        lost |= l << (64u - n);\n" \
+    "        l = l >> n | h << (64u - n);\n        h >>= n;\n    }\n" \
+    "    l |= lost != 0ul ? 1ul : 0ul;\n}\n" \
+    "FUNCTION void move_up(inout u64 h, inout u64 l, inout i32 q)\n{\n" \
+    "    if (h == 0ul) {\n        h = l;\n        l = 0ul;\n        q -= 64;\n    }\n" \
+    "    i32 high = findMSB(u32(h >> 32u)), n = high < 0 ? 31 - findMSB(u32(h)) + 32 : 31 - high;\n" \
+    "    if (n > 0) {\n        h = h << n | l >> (64 - n);\n        l <<= n;\n        q -= n;\n    }\n}\n" \
+    "FUNCTION void fraction_of(u64 x, u32 f, i32 bias, inout u64 m, inout i32 q)\n{\n    u64 one = 1ul << f;\n" \
+    "    i32 e = i32(x >> f);\n    m = e > 0 ? (x & (one - 1ul)) | one : x;\n" \
+    "    q = (e > 0 ? e : 1) - bias - i32(f);\n}\n" \
+    "FUNCTION u64 exact_fma_bits(u64 a, u64 b, u64 c, u32 f)\n{\n" \
+    "    i32 bias = f == 52u ? 1023 : 127, p, q, r;\n" \
+    "    u64 one = 1ul << f, inf = u64(2 * bias + 1) << f, minus = inf + one;\n" \
+    "    u64 low = 0xfffffffful, m, n, h, l, i = 0ul, j;\n" \
+    "    u64 x = a & (minus - 1ul), y = b & (minus - 1ul), z = c & (minus - 1ul);\n" \
+    "    u64 s = (a ^ b) & minus, t = c & minus;\n" \
+    "    if (x > inf || y > inf || z > inf ||\n" \
+    "        ((x == inf || y == inf) && (x == 0ul || y == 0ul || (z == inf && s != t))))\n" \
+    "        return inf | one >> 1u;\n" \
+    "    if (x == inf || y == inf)\n        return s | inf;\n    if (z == inf)\n        return c;\n" \
+    "    if (x == 0ul || y == 0ul)\n        return z != 0ul ? c : s & t;\n" \
+    "    fraction_of(x, f, bias, m, p);\n    fraction_of(y, f, bias, n, q);\n    q += p;\n" \
+    "    u64 ll = (m & low) * (n & low), mid = (ll >> 32u) + (m >> 32u) * (n & low) + (m & low) * (n >> 32u);\n" \
+    "    h = (m >> 32u) * (n >> 32u) + (mid >> 32u);\n    l = mid << 32u | (ll & low);\n    move_up(h, l, q);\n" \
+    "    if (z != 0ul) {\n        fraction_of(z, f, bias, j, r);\n        move_up(i, j, r);\n" \
+    "        move_down(h, l, u32(1 + (r > q ? r - q : 0)));\n        move_down(i, j, u32(1 + (q > r ? q - r : 0)));\n" \
+    "        q = (q > r ? q : r) + 1;\n" \
+    "        if (s != t && (h < i || (h == i && l < j))) {\n            u64 u = h, v = l;\n            h = i;\n" \
+    "            l = j;\n            i = u;\n            j = v;\n            s = t;\n" \
+    "            t ^= minus;\n        }\n" \
+    "        if (s == t) {\n            l += j;\n            h += i + (l < j ? 1ul : 0ul);\n        } else {\n" \
+    "            h -= i + (l < j ? 1ul : 0ul);\n            l -= j;\n        }\n" \
+    "        if (h == 0ul && l == 0ul)\n            return 0ul;\n        move_up(h, l, q);\n    }\n" \
+    "    i32 e = q + 127 + bias;\n    if (e > 2 * bias)\n        return s | inf;\n" \
+    "    u32 drop = 63u - f + u32(e < 1 ? 1 - e : 0);\n    if (drop > 64u)\n        return s;\n" \
+    "    u64 kept = drop == 64u ? 0ul : h >> drop, middle = 1ul << (drop - 1u), rest = h & (2ul * middle - 1ul);\n" \
+    "    kept += rest > middle || (rest == middle && (l != 0ul || (kept & 1ul) != 0ul)) ? 1ul : 0ul;\n" \
+    "    return s | (kept + (e > 1 ? u64(e - 1) << f : 0ul));\n}\n"
+#define EXACT_FMA_F64 \
+    "FUNCTION f64 exact_fma_f64(f64 a, f64 b, f64 c)\n{\n" \
+    "    return f64_of_bits(exact_fma_bits(bits_of_f64(a), bits_of_f64(b), bits_of_f64(c), 52u));\n}\n"
+#define EXACT_FMA_F32 \
+    "FUNCTION f32 exact_fma_f32(f32 a, f32 b, f32 c)\n{\n" \
+    "    return f32_of_bits(u32(exact_fma_bits(u64(bits_of_f32(a)), u64(bits_of_f32(b)), u64(bits_of_f32(c)), " \
+    "23u)));\n}\n"
 
 /* Exchanges within a subgroup.  All its lanes are active: the driver requires full subgroups. */
 #define SUBGROUPS \
@@ -212,7 +265,7 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "#define lane_below(x, h, w) subgroupShuffleXor(x, h)\n#define lane_across(x, h, w) subgroupShuffleXor(x, h)\n" \
     "#define lane_first(x, w) subgroupShuffle(x, gl_SubgroupInvocationID & ~(w - 1u))\n"
 
-#define MATRICES "#extension GL_EXT_spirv_intrinsics : require\n"
+#define INTRINSICS "#extension GL_EXT_spirv_intrinsics : require\n"
 #define BROADCASTS "#extension GL_KHR_shader_subgroup_ballot : require\n"
 
 /* The number after a word of the features; `without` if the features do not have the word. */
@@ -246,6 +299,7 @@ struct dialect dialect_for(const struct dialect *d, const char *features)
         return own;
     own.shuffle = feature_number(features, "+subgroup", d->shuffle);
     own.broadcast = feature_number(features, "+broadcast", d->broadcast);
+    own.signed_zeros = strstr(features, "+signed_zeros") != NULL;
     own.threads = feature_number(features, "+threads", d->threads);
     own.shared_bytes = feature_number(features, "+shared", d->shared_bytes);
     own.opaque = opaque_unit(features, own.shuffle);
@@ -255,7 +309,7 @@ struct dialect dialect_for(const struct dialect *d, const char *features)
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
 {
     text_put(out, "%s%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
-             d->table && d->broadcast ? BROADCASTS : "", d->opaque.subgroup ? MATRICES : "", d->prelude, d->halves);
+             d->table && d->broadcast ? BROADCASTS : "", d->opaque.subgroup || d->signed_zeros ? INTRINSICS : "", d->prelude, d->halves);
     for (unsigned i = 0; i < MMA_UNITS && d->matrix[i]; i++)
         text_put(out, "%s", d->matrix[i]->prelude);
     text_put(out, "%s", d->matrix_async ? d->matrix_async->prelude : "");
@@ -268,8 +322,9 @@ void dialect_prelude(const struct dialect *d, const char *features, struct text 
         text_put(out, "#define fma_f32 fma\n#define fma_f64 fma\n"
                       "#define exact_fma_f32 fma\n#define exact_fma_f64 fma\n");
     else
-        text_put(out, "%s%s%s", f64 ? FMA_BY_F64 : FMA_BY_PARTS("f32", "4097.0f", "1e34f"),
-                 f64 ? FMA_BY_PARTS("f64", "134217729.0lf", "1e298lf") : "", f64 ? EXACT_FMA : "");
+        text_put(out, "%s%s%s%s", f64 ? FMA_BY_F64 : FMA_BY_PARTS("f32", "4097.0f", "1e34f"),
+                 f64 ? FMA_BY_PARTS("f64", "134217729.0lf", "1e298lf") : "", EXACT_FMA_BY_BITS,
+                 f64 ? EXACT_FMA_BY_F64 EXACT_FMA_F64 : EXACT_FMA_F32);
     text_put(out, "%s", DOT2);
 }
 

@@ -84,6 +84,7 @@ void source_end_nest(struct emitter *m, val end); /* the end of a loop or a cond
 const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]);
 /* The same for an index; *fits: whether it is computed in 32 bits. */
 const char *source_index(const struct emitter *m, val v, bool *fits, char out[MAX_OPERAND]);
+bool source_hides_zeros(const struct emitter *m);   /* are zeros numbers that the compiler does not know? */
 void source_prim(struct emitter *m, val v);       /* each of these declares v */
 void source_mma(struct emitter *m, val v);
 void source_fold(struct emitter *m, val v);

@@ -191,11 +191,17 @@ static void open_c(struct emitter *m, const char *entry)
     text_put(m->t, "const u64 *slots, i64 begin, i64 end)\n{\n");
 }
 
+/* SignedZeroInfNanPreserve, of f32; shaderc/float_modes.c adds f64.  A compiler may else make x of x + 0.0. */
+#define SIGNED_ZEROS \
+    "spirv_execution_mode(extensions = [\"SPV_KHR_float_controls\"], capabilities = [4466], 4461, 32);\n"
+
 static void open_glsl(struct emitter *m)
 {
     bool named[2][KL_DTYPE_COUNT] = {{[KL_U64] = true}}; /* by whether a thread may load what another has stored */
     if (source_is_opaque(m))
         source_opaque_types(m);
+    if (source_hides_zeros(m))
+        text_put(m->t, "%s#define zero_bits u32(u64(begin) >> 63u)\n", m->d->signed_zeros ? SIGNED_ZEROS : "");
     text_put(m->t,
              "layout(local_size_x = %u) in;\nlayout(buffer_reference, std430, buffer_reference_align = 8) buffer "
              "at_u64 { u64 v; };\n",

@@ -66,6 +66,7 @@ struct dialect {
     const char *lane;             /* like thread, but neighbouring numbers are in one subgroup; NULL: this is true of
                                      thread */
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
+    bool signed_zeros;            /* a shader can ask that no zero's sign, infinity or NaN is lost */
     uint32_t broadcast;           /* lanes of a subgroup that should pass each other what all of them read; 0: none */
     uint32_t threads;             /* the largest block that every device has */
     uint32_t shared_bytes;        /* bytes of declared arrays that a block may have */
@@ -87,7 +88,8 @@ const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e
  * features these words, each followed by a number, replace the values that every device has: +threads and +shared:
  * threads and bytes of shared memory of a block; +subgroup: threads of a subgroup, whose lanes exchange values;
  * +broadcast: lanes of a subgroup on a device where loads of one element by all lanes cost as much as loads of
- * different elements; +matrix_f16_MxNxK, +matrix_bf16_MxNxK: a subgroup multiplies such matrices. */
+ * different elements; +matrix_f16_MxNxK, +matrix_bf16_MxNxK: a subgroup multiplies such matrices.  +signed_zeros
+ * has no number. */
 struct dialect dialect_for(const struct dialect *d, const char *features);
 /* Writes the text that precedes kernels for a device with these features; NULL: for no specific device.  A device
  * without +fma rounds a product before the addition.  For it fma is computed by other means, except in accumulation

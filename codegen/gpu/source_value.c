@@ -13,6 +13,22 @@ static const char *unsigned_type(unsigned dtype) { return is_wide(dtype) ? "u64"
 
 /* ---- literals ---- */
 
+/* In shaders in the graph's order a constant 0 is a number that the compiler does not know.  Mesa's, for lavapipe, makes
+ * x of x + 0.0, 0.0 of x * 0.0 whatever x, and takes -0.0 for 0.0 in choices, also where signs of zeros are to be
+ * kept. */
+bool source_hides_zeros(const struct emitter *m) { return m->d->table && m->k->sched.graph_order; }
+
+/* The bits of a 0 or -0 of a dtype as text of the type in which they are computed. */
+static void hidden_zero(const struct emitter *m, unsigned dtype, uint64_t bits, char *out)
+{
+    const char *n = dtype_name(dtype);
+    if (dtype == KL_F64)
+        snprintf(out, MAX_OPERAND, "f64_of_bits(u64(zero_bits) | 0x%016" PRIx64 "%s)", bits, m->d->u64);
+    else
+        snprintf(out, MAX_OPERAND, dtype == KL_F32 ? "%s_of_bits(zero_bits | 0x%08" PRIx64 "u)"
+                                                   : "%s(zero_bits | 0x%04" PRIx64 "u)", n, bits);
+}
+
 /* Writes a float with the fewest digits that give it exactly, or by its bits if there are no such digits or if a
  * compiler may flush it to zero. */
 static void float_literal(const struct emitter *m, unsigned dtype, uint64_t bits, char *out)
@@ -34,6 +50,10 @@ static void float_literal(const struct emitter *m, unsigned dtype, uint64_t bits
 static void source_value_literal(const struct emitter *m, unsigned dtype, uint64_t bits, char *out)
 {
     int64_t x = dtype_is_float(dtype) || dtype_size(dtype) == 8 ? 0 : (int64_t)dtype_value(dtype, bits);
+    if (dtype_is_float(dtype) && dtype_value(dtype, bits) == 0 && source_hides_zeros(m)) {
+        hidden_zero(m, dtype, bits, out);
+        return;
+    }
     switch (dtype) {
     case KL_BOOL:
         snprintf(out, MAX_OPERAND, bits ? "true" : "false");

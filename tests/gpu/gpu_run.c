@@ -118,7 +118,6 @@ static bool agrees(const struct graph *g, uint64_t seed, struct err *why)
     return agrees_for(g, g, true, NULL, seed, why);
 }
 
-static unsigned inexact;  /* graphs with an fma that the device cannot round once */
 static unsigned too_long; /* graphs with a kernel that the device's driver would end early */
 
 static void try(struct graph *g, const char *what)
@@ -127,9 +126,6 @@ static void try(struct graph *g, const char *what)
     bool ok = check(!g->err.code, "%s: %s", what, g->err.msg), same = ok && agrees(g, 1, &why);
     bool refused = ok && !same && why.code == KL_ERR_DEVICE && strstr(why.msg, "this device's driver ends loops");
     too_long += refused;
-    bool rounds = exact && ok && !same && why.code == KL_ERR_DEVICE && strstr(why.msg, "rounds the product of an fma");
-    inexact += rounds;
-    refused |= rounds;
     if (!ok || !check(same || refused, "%s: %s", what, why.msg))
         graph_print(g, stdout);
     graph_free(g);
@@ -555,8 +551,7 @@ int main(int argc, char **argv)
     check(long_ops <= 8 && too_long - long_ops <= graphs / 20,
           "%u of the ops' graphs and %u of the random ones have loops too long for this device", long_ops,
           too_long - long_ops);
-    printf("%s: %u graphs with loops too long for its driver, %u with an fma that it rounds twice\n", device, too_long,
-           inexact);
+    printf("%s: %u graphs with loops too long for its driver\n", device, too_long);
     printf("%s: %u pairs of an op and a dtype, %" PRIuFAST64 " kernels compiled, %" PRIuFAST64
            " from disk, %" PRIuFAST64 " launches, %" PRIuFAST64 " ops on the host\n",
            device, pairs, atomic_load(&counters.compiles), atomic_load(&counters.disk_hits),

@@ -164,7 +164,9 @@ static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysica
     if (subgroup && p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU &&
         (groups->subgroupSupportedOperations & VK_SUBGROUP_FEATURE_BALLOT_BIT))
         n += snprintf(limits + n, sizeof limits - (size_t)n, "+broadcast%u", subgroup);
-    snprintf(limits + n, sizeof limits - (size_t)n, "%s", matrices);
+    bool zeros = driver->shaderSignedZeroInfNanPreserveFloat32 &&
+        (driver->shaderSignedZeroInfNanPreserveFloat64 || !f->all.features.shaderFloat64);
+    snprintf(limits + n, sizeof limits - (size_t)n, "%s%s", zeros ? "+signed_zeros" : "", matrices);
     bool b16 = f->v11.storageBuffer16BitAccess && f->all.features.shaderInt16, b8 = f->v12.storageBuffer8BitAccess &&
         f->v12.shaderInt8;
     if (p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
