@@ -309,7 +309,8 @@ struct dialect dialect_for(const struct dialect *d, const char *features)
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
 {
     text_put(out, "%s%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
-             d->table && d->broadcast ? BROADCASTS : "", d->opaque.subgroup || d->signed_zeros ? INTRINSICS : "", d->prelude, d->halves);
+             d->table && d->broadcast ? BROADCASTS : "", d->opaque.subgroup || d->signed_zeros ? INTRINSICS : "",
+             d->prelude, d->halves);
     for (unsigned i = 0; i < MMA_UNITS && d->matrix[i]; i++)
         text_put(out, "%s", d->matrix[i]->prelude);
     text_put(out, "%s", d->matrix_async ? d->matrix_async->prelude : "");

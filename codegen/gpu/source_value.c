@@ -13,9 +13,9 @@ static const char *unsigned_type(unsigned dtype) { return is_wide(dtype) ? "u64"
 
 /* ---- literals ---- */
 
-/* In shaders in the graph's order a constant 0 is a number that the compiler does not know.  Mesa's, for lavapipe, makes
- * x of x + 0.0, 0.0 of x * 0.0 whatever x, and takes -0.0 for 0.0 in choices, also where signs of zeros are to be
- * kept. */
+/* In shaders in the graph's order a constant 0 is a number that the compiler does not know.  Mesa's, for lavapipe,
+ * makes x of x + 0.0, 0.0 of x * 0.0 whatever x, and takes -0.0 for 0.0 in choices, also where signs of zeros are to
+ * be kept. */
 bool source_hides_zeros(const struct emitter *m) { return m->d->table && m->k->sched.graph_order; }
 
 /* The bits of a 0 or -0 of a dtype as text of the type in which they are computed. */

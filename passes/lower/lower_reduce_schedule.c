@@ -32,6 +32,31 @@ static int64_t gpu_row_vector_width(int64_t length, int64_t access)
     return access;
 }
 
+/* In the graph's order: the numeric lanes of a thread, which are adjacent elements.  They divide a chunk.  Fewer where
+ * there would be too few threads, or blocks, which have the threads of a row, of less than a warp. */
+static int64_t ordered_vector_width(const struct caps *caps, int64_t length, int64_t rows, int64_t access,
+                                    int64_t chunk)
+{
+    /* A_PROCESSOR: threads wanted for each of the GPU's processors.  No measurement is recorded. */
+    enum { A_PROCESSOR = 256, WARP = 32 };
+    int64_t each = gpu_row_vector_width(length, access), lanes = numeric_lanes(length);
+    int64_t chunks = length > chunk ? length / chunk : 1;
+    while (each > 1 && (lanes / each < WARP || (length > chunk && chunk % each) ||
+                        rows * chunks * (lanes / each) < A_PROCESSOR * (int64_t)caps->threads))
+        each /= 2;
+    return each;
+}
+
+/* Has the record the numeric lanes, `each` of them a thread? */
+static bool ordered_lanes_legal(const struct lowering *w, const struct schedule *s, int64_t length, int64_t each,
+                                int64_t chunk)
+{
+    int64_t lanes = numeric_lanes(length);
+    if (each > lanes || (length > chunk && chunk % each))
+        return reject_order(w, "vector");
+    return schedule_width_is(w, s, (uint16_t)(lanes / each));
+}
+
 /* Elements of each thread of a row. */
 static int64_t held_elements(const struct rows_facts *f, int64_t width, int64_t each)
 {
@@ -44,14 +69,16 @@ static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f,
     /* Elements: FULL, worth a thread; MAX_COUNT, that a thread may hold.  MAX_WORK: elements of a thread times members
      * of the group, each a value in a register and code that is written out.  No measurement is recorded. */
     enum { FULL = 32, MAX_COUNT = 64, MAX_WORK = 1 << 11 };
-    bool ordered = caps->graph_order;
-    int64_t each = ordered ? 1 : gpu_row_vector_width(f->length, f->access);
-    s->width = ordered ? numeric_lanes(f->length) : gpu_row_width(caps, f->length, each, FULL);
+    bool ordered = caps->graph_order, chunks = ordered && f->chunks;
+    int64_t each = !ordered ? gpu_row_vector_width(f->length, f->access)
+        : f->symbolic || (chunks && !f->chunk) ? 1
+        : ordered_vector_width(caps, f->length, f->rows, f->access, chunks ? f->chunk : f->length);
+    s->width = ordered ? (uint16_t)(numeric_lanes(f->length) / each) : gpu_row_width(caps, f->length, each, FULL);
     int64_t held = held_elements(f, s->width, each);
-    bool holds = held <= MAX_COUNT && held * (int64_t)f->members <= MAX_WORK && !(ordered && f->chunks);
+    bool holds = held <= MAX_COUNT && held * (int64_t)f->members <= MAX_WORK && !chunks;
     s->rows.held = holds ? (uint16_t)held : 0;
     s->rows.vector = holds ? (uint16_t)(each > 1 ? each : 0)
-        : f->symbolic || (ordered && f->chunks) ? 0 : (uint16_t)each;
+        : f->symbolic || (chunks && !f->chunk) ? 0 : (uint16_t)each;
 }
 
 bool rows_fits(struct rows_facts *f) { return f->reduces; }
@@ -63,7 +90,8 @@ bool rows_choose(struct rows_facts *f, struct schedule *s)
     if (open && w->chooser->caps->is_gpu && f->length)
         choose_gpu_rows(w->chooser->caps, f, s);
     if (!s->width)
-        s->width = numeric_lanes(f->length);
+        s->width = (uint16_t)(numeric_lanes(f->length) / (s->rows.vector && w->chooser->caps->is_gpu
+                                                          && w->chooser->caps->graph_order ? s->rows.vector : 1));
     if (open) {
         f->find(f, s);
         s->rows.keep = s->rows.vector && !s->rows.held ? 0 : f->keep;
@@ -73,14 +101,15 @@ bool rows_choose(struct rows_facts *f, struct schedule *s)
     return true;
 }
 
-/* Is the record one in the order of the graph: a thread for each numeric lane, with elements one by one? */
+/* Is the record one in the order of the graph: a thread for so many numeric lanes as it has adjacent elements? */
 static bool ordered_rows_legal(const struct rows_facts *f, const struct schedule *s)
 {
-    if (s->rows.vector > 1 || (f->chunks && s->rows.vector))
+    int64_t each = s->rows.vector ? s->rows.vector : 1;
+    if ((f->symbolic && each > 1) || (f->chunks && !f->chunk && s->rows.vector))
         return reject_order(f->w, "vector");
     if (f->chunks && s->rows.held)
         return reject_order(f->w, "held");
-    return schedule_width_is(f->w, s, numeric_lanes(f->length));
+    return ordered_lanes_legal(f->w, s, f->length, each, f->chunks ? f->chunk : f->length);
 }
 
 bool rows_legal(const struct rows_facts *f, const struct schedule *s)
@@ -173,10 +202,11 @@ static void choose_row_prefetch(const struct caps *caps, const struct reduce_fac
         s->row_reduce.ahead = (uint16_t)(AHEAD_BYTES / f->element);
 }
 
-/* On a GPU, whose threads share a row, no other family fits, unless it follows the graph's order. */
+/* On a GPU, whose threads share a row, no other family fits.  In the graph's order a row has 64 lanes. */
 static bool has_gpu_rows(const struct reduce_facts *f)
 {
-    return f->w->chooser->caps->is_gpu && !anchor_in_graph_order(f->w) && f->len && f->is_row;
+    bool rows = anchor_in_graph_order(f->w) ? f->lanes && !f->symbolic : f->is_row;
+    return f->w->chooser->caps->is_gpu && f->len && rows;
 }
 
 bool row_reduce_fits(struct reduce_facts *f) { return f->lanes && !has_gpu_rows(f); }
@@ -351,6 +381,8 @@ static uint32_t gpu_row_split(const struct caps *caps, const struct reduce_facts
      * memory.  No measurement is recorded. */
     enum { A_PROCESSOR = 4, MIN_COUNT = 4096 };
     int64_t rows = shape_count(&f->kept), wanted = A_PROCESSOR * (int64_t)caps->threads, step = width * each;
+    if (anchor_in_graph_order(f->w))
+        return f->chunk < f->len && 2 * rows <= wanted ? (uint32_t)f->chunk : 0;
     if (rows < 1 || 2 * rows > wanted || f->len < 2 * MIN_COUNT)
         return 0;
     int64_t parts = wanted / rows < f->len / MIN_COUNT ? wanted / rows : f->len / MIN_COUNT;
@@ -362,6 +394,8 @@ static uint32_t gpu_row_split(const struct caps *caps, const struct reduce_facts
 static bool gpu_row_split_legal(const struct lowering *w, const struct reduce_facts *f, const struct schedule *s)
 {
     int64_t length = s->gpu_row_reduce.split;
+    if (anchor_in_graph_order(w))
+        return !length || (length == f->chunk && length < f->len) || reject_order(w, "split");
     return !length || (length < f->len && (f->len + length - 1) / length <= s->width) ||
            reject_schedule(w, "split", "split: less than a row, in no more parts than there are threads");
 }
@@ -372,9 +406,12 @@ bool gpu_row_reduce_choose(struct reduce_facts *f, struct schedule *s)
 {
     enum { FULL = 16 };         /* elements of a row that are worth a thread; no measurement is recorded */
     const struct chooser *c = f->w->chooser;
-    int64_t each = gpu_row_vector_width(f->len, f->access);
+    bool ordered = anchor_in_graph_order(f->w);
+    int64_t each = c->want && ordered ? (s->gpu_row_reduce.vector ? s->gpu_row_reduce.vector : 1)
+        : ordered ? ordered_vector_width(c->caps, f->len, shape_count(&f->kept), f->access, f->chunk)
+                           : gpu_row_vector_width(f->len, f->access);
     if (!s->width)
-        s->width = gpu_row_width(c->caps, f->len, each, FULL);
+        s->width = ordered ? (uint16_t)(numeric_lanes(f->len) / each) : gpu_row_width(c->caps, f->len, each, FULL);
     if (!c->want) {
         s->gpu_row_reduce.vector = each > 1 ? (uint16_t)each : 0;
         s->grain = lower_grain(shape_count(&f->kept), f->len);
@@ -385,6 +422,9 @@ bool gpu_row_reduce_choose(struct reduce_facts *f, struct schedule *s)
 
 bool gpu_row_reduce_legal(const struct reduce_facts *f, const struct schedule *s)
 {
+    int64_t each = s->gpu_row_reduce.vector ? s->gpu_row_reduce.vector : 1;
+    if (anchor_in_graph_order(f->w) && !ordered_lanes_legal(f->w, s, f->len, each, f->chunk))
+        return false;
     return (s->width <= f->w->chooser->caps->block_threads ||
             reject_schedule(f->w, "width", "width %u: a block of this target has fewer threads", s->width)) &&
            gpu_row_split_legal(f->w, f, s);

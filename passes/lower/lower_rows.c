@@ -472,13 +472,23 @@ static bool has_chunks(const struct rows *s)
     return false;
 }
 
+/* Elements of a chunk of all reduces; 0: they differ, or the length depends on symbols. */
+static int64_t chunk_of_all(const struct rows *s)
+{
+    uint64_t chunk = s->w->g->node[s->reduce[0]].attr.reduce.chunk;
+    for (uint32_t r = 1; r < s->nreduce; r++)
+        if (s->w->g->node[s->reduce[r]].attr.reduce.chunk != chunk)
+            return 0;
+    return size_is_constant(rows_length(s)) ? (int64_t)chunk : 0;
+}
+
 static void schedule_and_emit(struct rows *s)
 {
     find_rows(s);
     struct rows_facts f = {.w = s->w, .find = try_rows, .of = s, .rows = s->space.rows, .length = s->space.length,
                            .reduces = s->nreduce, .members = s->w->nmember,
                            .symbolic = !size_is_constant(rows_length(s)), .may_keep = may_keep(s),
-                           .chunks = has_chunks(s),
+                           .chunks = has_chunks(s), .chunk = chunk_of_all(s),
                            .access = lower_row_access(s->w, rows_length(s), s->space.rows * s->space.length)};
     select_family(s->w, GROUP_rows, &f, s);
 }

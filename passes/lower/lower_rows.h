@@ -25,6 +25,8 @@ struct rows {
     bool grouped;               /* they are of a group: */
     val base;                   /*   its first element; 0: the row's first */
     int64_t left;               /* elements from there to the end of the row, or of the group */
+    uint32_t sums;              /* of a lane, for each reduce: in the graph's order one for each adjacent element */
+    int64_t chunk;              /* elements of a chunk of that order, where a row has several; 0: it has one */
     struct held_element *held;
     val *there;                 /* per element: the condition that it is within the row; 0: always true */
 };

@@ -4,11 +4,14 @@
  * the sum of exponentials below it share one (online softmax), and sums that no stored element depends on are part of
  * the last pass.
  *
- * In the order of the graph a thread is one of its 64 lanes and has single elements, 64 apart, of a row of one chunk;
- * and there is no online softmax. */
+ * In the order of the graph a thread is as many of its 64 lanes as it has adjacent elements, each with a sum of its
+ * own, chunks of a row are folded one by one, and there is no online softmax. */
 #include "lower_rows.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <math.h>
 #include <string.h>
+
+enum { MAX_ROW_VECTOR = 8 };    /* adjacent elements of a lane */
 
 /* The index in the row of element e of a lane: `each` adjacent elements, then those of the next vector. */
 static void at_held(struct rows *s, uint32_t pass, uint32_t e)
@@ -50,8 +53,8 @@ static uint32_t held_there(const struct rows *s)
     return vectors * s->each < s->nheld ? (uint32_t)(vectors * s->each) : s->nheld;
 }
 
-/* Folds the elements into acc, or into `none`, the identity, if acc is 0. */
-static val fold_held(struct rows *s, uint32_t pass, val acc, val none)
+/* Folds the elements into acc: s->sums values. */
+static void fold_held(struct rows *s, uint32_t pass, val *acc, val none)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
@@ -61,10 +64,10 @@ static val fold_held(struct rows *s, uint32_t pass, val acc, val none)
         val x = rows_operand(s, n);
         if (w->pred)
             x = k_prim(k, P_SELECT, w->pred, x, none);
-        acc = k_fold_step(k, reduce_fold(n->op), acc ? acc : none, x);
+        val *sum = &acc[e % s->sums]; /* there is one, or one for each adjacent element */
+        *sum = k_fold_step(k, reduce_fold(n->op), *sum, x);
     }
     leave_held(s);
-    return acc;
 }
 
 /* Computes all members of the last pass, then stores them. */
@@ -89,8 +92,15 @@ static void forget_held(struct rows *s)
     }
 }
 
-/* The operand of a reduce that is folded in a pass: into acc, where elements that there are not count as `none`. */
-struct row_fold { uint32_t reduce; val none, acc; };
+/* The operand of a reduce that is folded in a pass: into acc, s->sums values.  Elements that there are not count as
+ * `none`. */
+struct row_fold { uint32_t reduce; val none, acc[MAX_ROW_VECTOR]; };
+
+static void row_fold_start(const struct rows *s, struct row_fold *f)
+{
+    for (uint32_t u = 0; u < s->sums; u++)
+        f->acc[u] = f->none;
+}
 
 static struct row_fold row_fold_begin(const struct rows *s, uint32_t reduce)
 {
@@ -98,15 +108,20 @@ static struct row_fold row_fold_begin(const struct rows *s, uint32_t reduce)
     const struct node *n = &s->w->g->node[s->reduce[reduce]];
     enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
-    val none = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
-    return (struct row_fold){reduce, none, none};
+    struct row_fold f = {.reduce = reduce, .none = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)))};
+    row_fold_start(s, &f);
+    return f;
 }
 
-static void row_fold_end(struct rows *s, const struct row_fold *f)
+/* The lanes' sums as one. */
+static val row_fold_sum(const struct rows *s, struct row_fold *f)
 {
-    struct kernel *k = s->w->k;
-    const struct node *n = &s->w->g->node[s->reduce[f->reduce]];
-    rows_fix(s, s->reduce[f->reduce], k_cast(k, k_lane_reduce(k, reduce_fold(n->op), f->acc), n->dtype));
+    return gpu_fold_lanes(s->w->k, reduce_fold(s->w->g->node[s->reduce[f->reduce]].op), f->acc, s->sums);
+}
+
+static void row_fold_end(struct rows *s, const struct row_fold *f, val sum)
+{
+    rows_fix(s, s->reduce[f->reduce], k_cast(s->w->k, sum, s->w->g->node[s->reduce[f->reduce]].dtype));
 }
 
 /* One group: its elements are stored, in the last pass, and folded n times. */
@@ -115,42 +130,93 @@ static void pass_group(struct rows *s, struct row_fold *f, uint32_t n, bool last
     if (last)
         store_held(s);
     for (uint32_t i = 0; i < n; i++)
-        f[i].acc = fold_held(s, f[i].reduce, f[i].acc, f[i].none);
+        fold_held(s, f[i].reduce, f[i].acc, f[i].none);
     forget_held(s);
 }
 
-static void pass_groups(struct rows *s, struct row_fold *f, uint32_t n, bool last)
+/* `length` elements from element `first` on, 0: the row's first, group by group. */
+static void pass_groups(struct rows *s, struct row_fold *f, uint32_t n, bool last, val first, int64_t length)
 {
     struct kernel *k = s->w->k;
-    int64_t group = s->nheld * (int64_t)k->sched.width, full = s->space.length / group;
-    val carry[MAX_ROW_REDUCES];
+    int64_t group = s->nheld * (int64_t)k->sched.width, full = length / group;
+    val carry[MAX_ROW_REDUCES][MAX_ROW_VECTOR];
     if (full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
         for (uint32_t i = 0; i < n; i++)
-            f[i].acc = carry[i] = k_carry(k, f[i].acc);
-        s->base = ix_scale(k, j, group);
+            for (uint32_t u = 0; u < s->sums; u++)
+                f[i].acc[u] = carry[i][u] = k_carry(k, f[i].acc[u]);
+        s->base = first ? ix_add(k, first, ix_scale(k, j, group)) : ix_scale(k, j, group);
         s->left = group;
         pass_group(s, f, n, last);
         for (uint32_t i = 0; i < n; i++)
-            k_next(k, carry[i], f[i].acc);
+            for (uint32_t u = 0; u < s->sums; u++)
+                k_next(k, carry[i][u], f[i].acc[u]);
         k_end(k, j);
         for (uint32_t i = 0; i < n; i++)
-            f[i].acc = k_out(k, carry[i]);
+            for (uint32_t u = 0; u < s->sums; u++)
+                f[i].acc[u] = k_out(k, carry[i][u]);
     }
-    s->base = k_int(k, full * group);
-    s->left = s->space.length - full * group;
+    s->base = first ? ix_add(k, first, k_int(k, full * group)) : k_int(k, full * group);
+    s->left = length - full * group;
     if (s->left)
         pass_group(s, f, n, last);
+}
+
+/* A chunk of the graph's order, whose sums are added to `total`. */
+static void pass_chunk(struct rows *s, struct row_fold *f, uint32_t n, bool last, val first, int64_t length,
+                       val *total)
+{
+    for (uint32_t i = 0; i < n; i++)
+        row_fold_start(s, &f[i]);
+    pass_groups(s, f, n, last, first, length);
+    for (uint32_t i = 0; i < n; i++)
+        total[i] = k_fold_step(s->w->k, reduce_fold(s->w->g->node[s->reduce[f[i].reduce]].op), total[i],
+                               row_fold_sum(s, &f[i]));
+}
+
+/* A row of several chunks: their sums are combined in ascending order.  The identity at the start changes no bit of the
+ * first one: -0 is no result, and NaN stays NaN. */
+static void pass_chunks(struct rows *s, struct row_fold *f, uint32_t n, bool last)
+{
+    struct kernel *k = s->w->k;
+    int64_t full = s->space.length / s->chunk, rest = s->space.length % s->chunk;
+    val total[MAX_ROW_REDUCES], carry[MAX_ROW_REDUCES];
+    val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
+    for (uint32_t i = 0; i < n; i++)
+        total[i] = carry[i] = k_carry(k, k->inst[f[i].none].a);
+    pass_chunk(s, f, n, last, ix_scale(k, c, s->chunk), s->chunk, total);
+    for (uint32_t i = 0; i < n; i++)
+        k_next(k, carry[i], total[i]);
+    k_end(k, c);
+    for (uint32_t i = 0; i < n; i++)
+        total[i] = k_out(k, carry[i]);
+    if (rest)
+        pass_chunk(s, f, n, last, k_int(k, full * s->chunk), rest, total);
+    for (uint32_t i = 0; i < n; i++)
+        row_fold_end(s, &f[i], total[i]);
+}
+
+/* The whole row in groups, and its reduces. */
+static void pass_row(struct rows *s, struct row_fold *f, uint32_t n, bool last)
+{
+    if (s->chunk && n) {
+        pass_chunks(s, f, n, last);
+        return;
+    }
+    pass_groups(s, f, n, last, 0, s->space.length);
+    for (uint32_t i = 0; i < n; i++)
+        row_fold_end(s, &f[i], row_fold_sum(s, &f[i]));
 }
 
 void rows_reduce_held(struct rows *s, uint32_t pass)
 {
     struct row_fold f = row_fold_begin(s, pass);
-    if (s->grouped)
-        pass_groups(s, &f, 1, false);
-    else
-        f.acc = fold_held(s, pass, 0, f.none);
-    row_fold_end(s, &f);
+    if (s->grouped) {
+        pass_row(s, &f, 1, false);
+        return;
+    }
+    fold_held(s, pass, f.acc, f.none);
+    row_fold_end(s, &f, row_fold_sum(s, &f));
 }
 
 void rows_store_held(struct rows *s)
@@ -164,9 +230,7 @@ void rows_store_held(struct rows *s)
     for (uint32_t r = 0; r < s->nreduce; r++)
         if (s->late >> r & 1)
             f[n++] = row_fold_begin(s, r);
-    pass_groups(s, f, n, true);
-    for (uint32_t i = 0; i < n; i++)
-        row_fold_end(s, &f[i]);
+    pass_row(s, f, n, true);
 }
 
 /* ---- maximum and sum in one pass ---- */
@@ -202,7 +266,8 @@ static struct online fold_online(struct rows *s, uint32_t pass, struct online o)
     struct kernel *k = w->k;
     const struct node *n = &w->g->node[s->reduce[pass]];
     val low = k_splat(k, k_const(k, KL_F32, -INFINITY)), zero = k_splat(k, k_const(k, KL_F32, 0));
-    val max = fold_held(s, pass, o.max, low);
+    val max = o.max;
+    fold_held(s, pass, &max, low);
     val from = k_prim(k, P_SELECT, k_prim(k, P_EQ, max, low, 0), zero, max);
     val sum = k_prim(k, P_MUL, o.sum, exp_below(k, o.max, from), 0);
     for (uint32_t e = 0; e < held_there(s); e++) {
@@ -285,6 +350,13 @@ void rows_find_late(struct rows *s)
 
 /* ---- the registers ---- */
 
+/* Elements of a chunk, which is the same for all reduces of a row in groups, if the row has several; else 0. */
+static int64_t chunk_of_row(const struct rows *s)
+{
+    int64_t chunk = (int64_t)s->w->g->node[s->reduce[0]].attr.reduce.chunk;
+    return s->grouped && chunk < s->space.length ? chunk : 0;
+}
+
 /* Makes the registers that hold rows, as the schedule says. */
 void rows_make_held(struct rows *s)
 {
@@ -294,6 +366,8 @@ void rows_make_held(struct rows *s)
     s->each = c->rows.vector ? c->rows.vector : c->rows.held ? 1 : 0;
     s->nheld = s->grouped ? (uint32_t)rows_group(c) : c->rows.held;
     s->left = s->space.length;
+    s->sums = c->record.graph_order && s->each ? (uint32_t)s->each : 1;
+    s->chunk = c->record.graph_order ? chunk_of_row(s) : 0;
     if (!s->each)
         return;
     s->held = mem_alloc((s->nheld + 1) * sizeof *s->held);

@@ -102,6 +102,7 @@ struct rows_facts {
     int64_t access;                 /* adjacent elements that one access of a GPU may have in every row */
     bool symbolic;                  /* the length depends on symbols */
     bool chunks;                    /* a row may have several chunks of the graph's order */
+    int64_t chunk;                  /* elements of one, if that is a number and the same for all reduces, else 0 */
     uint64_t may_keep, keep;        /* members whose rows a later pass reads; for which keeping them pays */
     /* Fills `keep` and `bytes`, which are needed where there is no user-supplied record, for a kernel of *s. */
     void (*find)(struct rows_facts *f, const struct schedule *s);

@@ -29,7 +29,12 @@ static const char architecture[] = "sm_90a", table_path[] = "tests/gpu/gpu_struc
 static const struct { const char *name, *text; } graphs[] = {
 #include "gpu_structure_graphs.def"
 };
-enum { GRAPHS = sizeof graphs / sizeof *graphs, MAX_CASES = GRAPHS + 16 };
+enum { GRAPHS = sizeof graphs / sizeof *graphs, MAX_CASES = GRAPHS + 32 };
+
+/* Also lowered with option order = graph, as cases with "-graph" behind their names. */
+static const char *const ordered[] = {"gelu_chain", "softmax", "softmax_16000", "layer_norm", "sum_all", "sum_rows",
+                                      "sum_few_rows", "sum_columns", "f32_4096", "f32_activation", "f32_heads",
+                                      "f32_rows_8", NULL};
 
 static struct { char name[48]; const char *text; const char *step; } cases[MAX_CASES]; /* step: its name, or NULL */
 static unsigned ncase;
@@ -45,6 +50,12 @@ static void name_cases(void)
             snprintf(cases[ncase].name, sizeof cases->name, "%s%s", *step, half ? "-bf16" : "");
             cases[ncase].step = *step;
         }
+    for (const char *const *name = ordered; *name && ncase < MAX_CASES; name++)
+        for (unsigned i = 0; i < GRAPHS; i++)
+            if (!strcmp(cases[i].name, *name)) {
+                snprintf(cases[ncase].name, sizeof cases->name, "%s-graph", *name);
+                cases[ncase++].text = cases[i].text;
+            }
 }
 
 /* ---- counts ---- */
@@ -237,8 +248,9 @@ static bool count_kernel(const char *name, const struct kernel *k, const struct 
             printf("%s\n", source.s);
         if (ok)
             compare_listing(name, &code, c);
-        check(!ok || !c->local || step_bound_of(name), "%s: kernel %s has %u accesses to local memory", name, k->name,
-              c->local);
+        /* in the graph's order sums of earlier blocks of a product wait there, outside of the loop of a block */
+        check(!ok || !c->local || caps->graph_order || step_bound_of(name),
+              "%s: kernel %s has %u accesses to local memory", name, k->name, c->local);
     }
     if (ok) {
         count_launches(name, k, &info, sum);
@@ -368,6 +380,8 @@ static const struct bound {
     {.name = "gelu_chain", .wide = 90, .barriers = 4},
     {.name = "softmax", .wide = 90, .barriers = 4},
     {.name = "layer_norm", .wide = 90, .barriers = 4},
+    {.name = "f32_4096-graph", .wide = 100, .copies = 16, .loads = 16},
+    {.name = "f32_heads-graph", .wide = 100, .copies = 16, .loads = 16},
     {.name = "transpose", .wide = 100},
     {.name = "transpose_half", .wide = 100},
     {.name = "f32_4096", .wide = 100, .copies = 16, .loads = 16},
@@ -485,6 +499,7 @@ int main(int argc, char **argv)
     name_cases();
     for (unsigned i = 0; i < ncase; i++) {
         struct counts *c = &counted[i];
+        caps.graph_order = strstr(cases[i].name, "-graph") != NULL;
         if (!is_named(cases[i].name, argc, argv) || !count_case(i, &caps, c))
             continue;
         printf("%-31s %7u %6u %5u %7u %5u %9u %5u %5u %6u %6u %6u %6u %7u %8u %6u\n", cases[i].name, c->kernels,
@@ -494,6 +509,7 @@ int main(int argc, char **argv)
         if (!blesses && !step_bound_of(cases[i].name))
             compare(cases[i].name, c, !strcmp(version, compiler));
     }
+    caps.graph_order = 0;
     if (all)
         without_tensor_maps(caps);
     if (listed)

@@ -32,7 +32,7 @@ static void shaderc_module_release(void *result)
 
 /* Makes of compiled SPIR-V what its GLSL could not say.  No kernel needs both corrections: matrices of floats are not
  * multiplied in the graph's order.  *out: as of either.  false: memory is out. */
-static bool correct(const uint32_t *spirv, size_t words, uint32_t **out, size_t *out_words)
+static bool correct_spirv(const uint32_t *spirv, size_t words, uint32_t **out, size_t *out_words)
 {
     return matrix_types(spirv, words, out, out_words) && (*out || float_modes(spirv, words, out, out_words));
 }
@@ -62,7 +62,7 @@ static void *shaderc_module_compile(const char *source, size_t len, bool text, b
     *size = shaderc_result_get_length(r);
     *log = shaderc_result_get_error_message(r);
     size_t words = *size / sizeof *both->spirv;
-    if (*ok && !text && !correct((const uint32_t *)*out, words, &both->spirv, &words)) {
+    if (*ok && !text && !correct_spirv((const uint32_t *)*out, words, &both->spirv, &words)) {
         shaderc_module_release(both);
         return NULL;
     }

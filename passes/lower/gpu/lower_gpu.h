@@ -15,6 +15,9 @@ void gpu_phase_end(struct lowering *w, const struct gpu_phase *p);
 int64_t gpu_parts(int64_t n, int64_t of);
 /* Returns v with the bounds 0..n-1, which the caller guarantees. */
 val gpu_index(struct kernel *k, val v, int64_t n);
+/* Folds the n sums of each lane of the open vector loop, a power of two, in the graph's order: numeric lane
+ * n * lane + i has sum[i].  With one sum, the lanes' sums. */
+val gpu_fold_lanes(struct kernel *k, enum fold fold, val *sum, int64_t n);
 /* Binary search in n ordered elements: returns how many elements, from the first on, are before the one that is
  * searched for, 0..n.  before(ctx, i): is element i one of them? */
 val gpu_search(struct kernel *k, val n, int64_t max, val (*before)(void *ctx, val i), void *ctx);

@@ -1,5 +1,9 @@
 /* Reductions of rows on a GPU: the lanes of a block read groups of adjacent elements at a fixed stride, and their sums
- * are combined in any order.  Few long rows are summed in parts, then the parts. */
+ * are combined in any order.  Few long rows are summed in parts, then the parts.
+ *
+ * In the order of the graph a thread is as many of its 64 lanes as it has adjacent elements, each with a sum of its
+ * own: threads are folded first, from the most distant lanes on, then a thread's own lanes.  Parts are the order's
+ * chunks, whose sums are a chain. */
 #include "lower_gpu.h"
 #include "passes/lower/lower_reduce.h"
 
@@ -8,13 +12,29 @@ static int64_t gpu_row_vector_width(const struct reduce *r)
     return reduce_schedule(r)->gpu_row_reduce.vector ? reduce_schedule(r)->gpu_row_reduce.vector : 1;
 }
 
+static bool is_ordered(const struct reduce *r)
+{
+    return r->w->k->sched.graph_order && dtype_is_float(r->n->dtype);
+}
+
+/* Sums that a thread has. */
+static int64_t row_sums(const struct reduce *r) { return is_ordered(r) ? gpu_row_vector_width(r) : 1; }
+
+static void start_sums(const struct reduce *r, val *acc)
+{
+    for (int64_t u = 0; u < row_sums(r); u++)
+        acc[u] = k_splat(r->w->k, reduce_identity(r));
+}
+
+static val fold_sums(const struct reduce *r, val *acc) { return gpu_fold_lanes(r->w->k, r->fold, acc, row_sums(r)); }
+
 /* Folds `vectors` vectors of lanes with `each` adjacent elements from element `base` on into acc; only the first `rest`
  * elements of them if rest > 0. */
-static val fold_vector(const struct reduce *r, val acc, val base, int64_t vectors, int64_t rest)
+static void fold_vector(const struct reduce *r, val *acc, val base, int64_t vectors, int64_t rest)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t each = gpu_row_vector_width(r), width = k->sched.width * each;
+    int64_t each = gpu_row_vector_width(r), width = k->sched.width * each, sums = row_sums(r);
     val pred = 0;
     for (int64_t v = 0; v < vectors; v++)
         for (int64_t u = 0; u < each; u++) {
@@ -27,12 +47,11 @@ static val fold_vector(const struct reduce *r, val acc, val base, int64_t vector
             if (pred && rest) /* the other lanes read no memory */
                 ix_bound(k, at, 0, rest - 1);
             w->pred = pred;
-            val x = reduce_element(r, ix_add(k, base, at));
-            val more = k_fold_step(k, r->fold, acc, x);
-            acc = pred ? k_prim(k, P_SELECT, pred, more, acc) : more;
+            val x = reduce_element(r, ix_add(k, base, at)), *sum = &acc[u % sums];
+            val more = k_fold_step(k, r->fold, *sum, x);
+            *sum = pred ? k_prim(k, P_SELECT, pred, more, *sum) : more;
         }
     w->pred = 0;
-    return acc;
 }
 
 enum { AT_ONCE = 4 };           /* accesses of each array that are in flight at the same time */
@@ -62,7 +81,9 @@ static val fold_symbolic_part(const struct reduce *r, val first, val length)
     int64_t step = AT_ONCE * k->sched.width * gpu_row_vector_width(r);
     val full = ix_div(k, length, step), acc = k_splat(k, reduce_identity(r));
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
-    k_next(k, c, fold_vector(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
+    val sum = c;
+    fold_vector(r, &sum, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0);
+    k_next(k, c, sum);
     k_end(k, j);
     val done = ix_scale(k, full, step), rest = k_prim(k, P_SUB, length, done, 0);
     ix_assume_range(k, rest, 0, step - 1);
@@ -74,20 +95,43 @@ static val fold_part(const struct reduce *r, val first, int64_t length)
 {
     struct kernel *k = r->w->k;
     int64_t each = gpu_row_vector_width(r), width = k->sched.width * each, step = AT_ONCE * width;
-    val acc = k_splat(k, reduce_identity(r));
+    val acc[REDUCE_VECTOR_WIDTH], c[REDUCE_VECTOR_WIDTH];
+    start_sums(r, acc);
     if (length / step) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, length / step), 1), c = k_carry(k, acc);
-        k_next(k, c, fold_vector(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, length / step), 1);
+        for (int64_t u = 0; u < row_sums(r); u++)
+            c[u] = acc[u] = k_carry(k, acc[u]);
+        fold_vector(r, acc, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0);
+        for (int64_t u = 0; u < row_sums(r); u++)
+            k_next(k, c[u], acc[u]);
         k_end(k, j);
-        acc = k_out(k, c);
+        for (int64_t u = 0; u < row_sums(r); u++)
+            acc[u] = k_out(k, c[u]);
     }
     int64_t rest = length % step, vectors = rest / width, done = length - rest;
     if (vectors)
-        acc = fold_vector(r, acc, ix_add(k, first, k_int(k, done)), vectors, 0);
+        fold_vector(r, acc, ix_add(k, first, k_int(k, done)), vectors, 0);
     done += vectors * width;
     if (done < length)
-        acc = fold_vector(r, acc, ix_add(k, first, k_int(k, done)), 1, length - done);
-    return k_lane_reduce(k, r->fold, acc);
+        fold_vector(r, acc, ix_add(k, first, k_int(k, done)), 1, length - done);
+    return fold_sums(r, acc);
+}
+
+/* The whole row: in the graph's order its chunks' sums are a chain.  To start it from the identity changes no bit, as
+ * no chunk's sum is -0. */
+static val fold_row(const struct reduce *r)
+{
+    struct kernel *k = r->w->k;
+    int64_t full = r->len.bound / r->chunk, rest = r->len.bound % r->chunk;
+    if (!size_is_constant(r->len))
+        return fold_symbolic_part(r, k_int(k, 0), ix_size(k, r->len));
+    if (!is_ordered(r) || full + (rest != 0) < 2)
+        return fold_part(r, k_int(k, 0), r->len.bound);
+    val chunk = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1), total = k_carry(k, reduce_identity(r));
+    k_next(k, total, k_fold_step(k, r->fold, total, fold_part(r, ix_scale(k, chunk, r->chunk), r->chunk)));
+    k_end(k, chunk);
+    val sum = k_out(k, total);
+    return rest ? k_fold_step(k, r->fold, sum, fold_part(r, k_int(k, full * r->chunk), rest)) : sum;
 }
 
 /* Opens the loop over rows, or over parts of rows: at most `parts`, and `now` for these values of the symbols. */
@@ -132,6 +176,17 @@ static void emit_gpu_part(struct reduce *r, uint32_t sums, int64_t parts, val pa
     }
     k_store(k, sums, ix_add(k, ix_scale(k, row, parts), part), sum, 0);
     close_gpu_lanes(r);
+}
+
+/* The parts' sums as a chain, which every lane computes. */
+static val chain_of_parts(const struct reduce *r, uint32_t sums, int64_t parts)
+{
+    struct kernel *k = r->w->k;
+    val first = ix_scale(k, lower_flatten(k, &r->kept, r->kept_coord), parts);
+    val part = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, parts), 1), total = k_carry(k, reduce_identity(r));
+    k_next(k, total, k_fold_step(k, r->fold, total, k_load(k, sums, ix_add(k, first, part), 0)));
+    k_end(k, part);
+    return k_out(k, total);
 }
 
 /* The sum of the parts' sums, of which there are no more than threads. */
@@ -202,7 +257,7 @@ static void emit_gpu_row_parts(struct reduce *r)
     now = symbolic ? reduce_parts(r, length) : k_int(k, parts);
     open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
     open_gpu_lanes(r);
-    reduce_epilogue(r, sum_of_parts(r, sums, parts, now));
+    reduce_epilogue(r, is_ordered(r) ? chain_of_parts(r, sums, parts) : sum_of_parts(r, sums, parts, now));
     close_gpu_lanes(r);
     lower_tasks_end(w, &t);
 }
@@ -220,8 +275,7 @@ void gpu_reduce_rows(struct reduce *r)
     }
     open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
     open_gpu_lanes(r);
-    reduce_epilogue(r, !size_is_constant(r->len) ? fold_symbolic_part(r, k_int(k, 0), ix_size(k, r->len))
-                                       : fold_part(r, k_int(k, 0), r->len.bound));
+    reduce_epilogue(r, fold_row(r));
     close_gpu_lanes(r);
     lower_tasks_end(w, &t);
 }
