@@ -203,10 +203,11 @@ val dot_part_index(const struct dot *d, val part, val m, val n);
  * gives that number, 0 and -0 included. */
 val dot_sum_start(struct kernel *k, unsigned dtype);
 /* Emits the second phase of such a product: each thread adds the parts' sums of a few adjacent results, in order, and
- * stores the group's results computed from them by `results`.  subgroup: of the threads, 0: any. */
+ * stores the group's results computed from them by `results`; of many parts of few results, several threads add some
+ * and exchange their sums in lbuf `shared`, which has their dtype.  subgroup: of the threads, 0: any. */
 typedef void dot_results(const struct dot *d, const void *ctx, struct dot_at *at, int64_t count);
-void dot_add_parts(struct dot *d, uint32_t sums, int64_t splits, int64_t threads, uint16_t subgroup,
-                   dot_results *results, const void *ctx);
+void dot_add_parts(struct dot *d, uint32_t sums, uint32_t shared, int64_t splits, int64_t threads,
+                   uint16_t subgroup, dot_results *results, const void *ctx);
 /* Opens a GPU's grid of blocks: sets d->batch_index, the first row and column of the block, and which of `splits` parts
  * of the contraction it has. */
 void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, struct tasks *t, val *split, val *i,

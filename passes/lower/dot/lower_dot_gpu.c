@@ -20,7 +20,8 @@
  * shared memory have a padding of PAD elements if an operand is contiguous along the contraction, or along runs of it.
  *
  * If there are few blocks, the contraction is divided into parts (`split`), each with blocks of its own, whose sums are
- * stored in a workspace.  A second phase adds the parts' sums of each result, in order. */
+ * stored in a workspace.  A second phase adds the parts' sums of each result, in order; where there are many parts of
+ * few results, each of several threads adds some, in order, and one of them adds their sums, in order. */
 #include "lower_dot.h"
 
 struct product_blocks {
@@ -501,5 +502,5 @@ void dot_blocks_emit(struct dot *d, const struct schedule *schedule)
     emit_results(&s, sums);
     lower_tasks_end(w, &tasks);
     if (s.splits > 1)
-        dot_add_parts(d, s.sums, s.splits, s.threads, 0, blocks_epilogue, NULL);
+        dot_add_parts(d, s.sums, s.buf[0], s.splits, s.threads, 0, blocks_epilogue, NULL);
 }

@@ -161,9 +161,11 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
  * runs at once, and into equal parts if there is such a number close to this. */
 static void choose_threads_split(const struct dot *d, const struct caps *c, struct schedule *s)
 {
-    enum { A_PROCESSOR = 512, SHORTEST = 512 }; /* threads of a tile of 64 results each; elements of a part */
-    bool ordered = dot_is_ordered(d);
-    int64_t blocks = blocks_of(d, s), max = max_parts(d, ordered ? d->kblock / 2 : SHORTEST);
+    /* threads of a tile of 64 results each; elements of a part, twice as many with so many results */
+    enum { A_PROCESSOR = 512, SHORTEST = 256 };
+    bool ordered = dot_is_ordered(d), many = s->dot_blocks.mr * s->dot_blocks.nr == MAX_RESULTS;
+    int64_t shortest = ordered ? d->kblock / 2 : many ? 2 * SHORTEST : SHORTEST;
+    int64_t blocks = blocks_of(d, s), max = max_parts(d, shortest);
     int64_t step = s->dot_blocks.step;
     if (blocks >= (int64_t)c->threads)
         return;
@@ -199,6 +201,23 @@ static void choose_block_copies(const struct dot *d, const struct caps *c, struc
         *s = x;
 }
 
+/* A product with too few rows or columns to fill the blocks of other shapes, but a long contraction, such as the
+ * gradient of a convolution by its weights for an image of one channel.  Its parts occupy the device; with small tiles a
+ * block has more threads, which load more at once.  (32 x 9 results of 50176 products each took an H100 16 us, with
+ * tiles of 4x4 22 to 32, without blocks 4070.) */
+static bool choose_narrow(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    enum { LONG = 512 };            /* elements of the contraction */
+    static const struct dot_shape tall = {2, 2, 16, 8, 16}, wide = {2, 2, 8, 16, 16};
+    if (d->size.m < 1 || d->size.n < 1 || d->size.k < LONG)
+        return false;
+    *s = of_shape(d, d->size.m < d->size.n ? &wide : &tall, SCHED_DOT_BLOCKS, 1);
+    if (wrong_threads(d, c, s).field)
+        return false;
+    choose_threads_split(d, c, s);
+    return true;
+}
+
 /* Chooses the largest tiles for which there are as many blocks as the GPU can run at once, and for which most
  * results of a block exist.  If the contraction is long enough, its parts have blocks of their own.  On devices whose
  * lanes should pass common elements to each other (caps.broadcast), the threads of a subgroup have the same rows, and
@@ -225,6 +244,8 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
         if (fills_the_gpu(d, c, &x))
             break;
     }
+    if (!found && !d->symbolic)
+        found = choose_narrow(d, c, s);
     if (!found && d->symbolic) { /* there is no other kernel for symbols on a GPU: the one with the shorter side */
         *s = of_shape(d, &shape[sizeof shape / sizeof *shape - (d->size.m < d->size.n ? 1 : 2)], SCHED_DOT_BLOCKS, 1);
         found = !wrong_threads(d, c, s).field;

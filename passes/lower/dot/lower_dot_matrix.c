@@ -501,6 +501,6 @@ void dot_matrix_emit(struct dot *d, const struct schedule *schedule)
     }
     lower_tasks_end(w, &tasks);
     if (s.splits > 1)
-        dot_add_parts(d, s.sums, s.splits, s.threads + producer, schedule->dot_matrix.subgroup, matrix_epilogue,
+        dot_add_parts(d, s.sums, s.out, s.splits, s.threads + producer, schedule->dot_matrix.subgroup, matrix_epilogue,
                       s.order);
 }

@@ -154,52 +154,123 @@ val dot_sum_start(struct kernel *k, unsigned dtype)
     return k->sched.graph_order && dtype_is_float(dtype) ? k_const(k, dtype, -0.0) : k_bits(k, dtype, 0);
 }
 
-/* Adds the parts' sums of `each` adjacent results. */
-static void add_sums(const struct dot *d, uint32_t sums, int64_t splits, val m, val n, int64_t each, val *sum)
+/* The phase that adds the parts' sums.  `groups` threads of a block share a result, each has `length` parts of it; a
+ * thread has `each` adjacent results, a block `own` times as many. */
+struct parts_phase {
+    struct dot *d;
+    uint32_t sums, shared;          /* lbufs: those of all parts; one for a number of each thread */
+    int64_t splits, groups, length, each, own, all;
+    val t, item;                    /* number of the thread; of its results, counted in `each` */
+};
+
+/* Adds the sums of parts `from` to `end` - 1 of results (m, n), (m, n + 1) .. */
+static void add_sums(const struct parts_phase *p, val from, val end, val m, val n, val *sum)
 {
-    struct kernel *k = d->w->k;
-    val carry[DOT_TOGETHER], next[DOT_TOGETHER], part = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, splits), 1);
-    for (int64_t u = 0; u < each; u++)
-        carry[u] = k_carry(k, dot_sum_start(k, k->buf[sums].dtype));
-    for (int64_t u = 0; u < each; u++) {
-        val at = dot_part_index(d, part, m, ix_add(k, n, k_int(k, u)));
-        next[u] = k_prim(k, P_ADD, carry[u], k_load(k, sums, at, 0), 0);
+    struct kernel *k = p->d->w->k;
+    val carry[DOT_TOGETHER], next[DOT_TOGETHER], part = k_loop(k, LOOP_SERIAL, from, end, 1);
+    for (int64_t u = 0; u < p->each; u++)
+        carry[u] = k_carry(k, dot_sum_start(k, k->buf[p->sums].dtype));
+    for (int64_t u = 0; u < p->each; u++) {
+        val at = dot_part_index(p->d, part, m, ix_add(k, n, k_int(k, u)));
+        next[u] = k_prim(k, P_ADD, carry[u], k_load(k, p->sums, at, 0), 0);
     }
-    for (int64_t u = 0; u < each; u++)
+    for (int64_t u = 0; u < p->each; u++)
         k_next(k, carry[u], next[u]);
     k_end(k, part);
-    for (int64_t u = 0; u < each; u++)
+    for (int64_t u = 0; u < p->each; u++)
         sum[u] = k_out(k, carry[u]);
 }
 
-void dot_add_parts(struct dot *d, uint32_t sums, int64_t splits, int64_t threads, uint16_t subgroup,
-                   dot_results *results, const void *ctx)
+/* Threads for each result.  Several if there are many parts of few results: the latencies of one chain of loads would
+ * follow each other.  The graph's order is such a chain. */
+static int64_t groups_of_parts(const struct parts_phase *p, int64_t threads)
+{
+    enum { MIN_LENGTH = 4, MAX_GROUPS = 32, MANY_THREADS = 1 << 14 };
+    const struct kernel *k = p->d->w->k;
+    int64_t groups = 1;
+    bool ordered = k->sched.graph_order && dtype_is_float(k->buf[p->sums].dtype);
+    if (ordered || k->buf[p->shared].count < threads)
+        return 1;
+    while (groups < MAX_GROUPS && p->all * groups < MANY_THREADS && threads % (2 * groups) == 0 &&
+           2 * groups * MIN_LENGTH <= p->splits)
+        groups *= 2;
+    return groups;
+}
+
+/* Opens an `if` for the threads whose results exist, and of these the first of each result if `first`; finds row and
+ * column.  0: there is no `if`. */
+static val open_sums(const struct parts_phase *p, bool first, val *m, val *n)
+{
+    struct kernel *k = p->d->w->k;
+    int64_t cols = p->d->size.n / p->each;
+    val mask = first ? k_prim(k, P_LT, p->t, k_int(k, p->own), 0) : 0, there = 0;
+    if (p->all % p->own) {
+        val below = k_prim(k, P_LT, p->item, k_int(k, p->all), 0);
+        mask = mask ? k_prim(k, P_AND, mask, below, 0) : below;
+    }
+    if (mask)
+        there = k_if(k, mask);
+    if (p->all % p->own)
+        ix_assume_range(k, p->item, 0, p->all - 1);
+    val row = ix_div(k, p->item, cols);
+    *n = ix_scale(k, ix_mod(k, p->item, cols), p->each);
+    *m = ix_mod(k, row, p->d->size.m);
+    p->d->batch_index = ix_div(k, row, p->d->size.m);
+    return there;
+}
+
+/* Adds each thread's parts to shared memory, then those of a result's threads, in order; opens an `if` for the first of
+ * these, which has the sum. */
+static val add_groups(const struct parts_phase *p, val *m, val *n, val *sum)
+{
+    struct kernel *k = p->d->w->k;
+    unsigned dtype = k->buf[p->sums].dtype;
+    val there = open_sums(p, false, m, n), from = ix_scale(k, ix_div(k, p->t, p->own), p->length);
+    val end = ix_add(k, from, k_int(k, p->length));
+    bool whole = p->splits == p->groups * p->length;
+    add_sums(p, whole ? from : ix_min(k, from, p->splits), whole ? end : ix_min(k, end, p->splits), *m, *n, sum);
+    k_store(k, p->shared, p->t, *sum, 0);
+    if (there)
+        k_end(k, there);
+    dot_barrier(k);
+    there = open_sums(p, true, m, n);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, p->groups), 1), carry = k_carry(k, dot_sum_start(k, dtype));
+    val at = ix_add(k, ix_scale(k, i, p->own), ix_mod(k, p->t, p->own));
+    k_next(k, carry, k_prim(k, P_ADD, carry, k_load(k, p->shared, at, 0), 0));
+    k_end(k, i);
+    *sum = k_out(k, carry);
+    return there;
+}
+
+void dot_add_parts(struct dot *d, uint32_t sums, uint32_t shared, int64_t splits, int64_t threads,
+                   uint16_t subgroup, dot_results *results, const void *ctx)
 {
     enum { MANY_THREADS = 1 << 14 };    /* that keep the memory busy with accesses of 16 bytes */
     struct kernel *k = d->w->k;
     int64_t every = d->size.batch * d->size.m * d->size.n;
     bool together = d->size.n % DOT_TOGETHER == 0 && every / DOT_TOGETHER >= MANY_THREADS;
-    int64_t each = together ? DOT_TOGETHER : 1, cols = d->size.n / each, all = every / each;
-    int64_t blocks = dot_parts(all, threads);
+    struct parts_phase s = {.d = d, .sums = sums, .shared = shared, .splits = splits,
+                            .each = together ? DOT_TOGETHER : 1};
     struct dot_at at[DOT_TOGETHER];
+    s.all = every / s.each;
+    s.groups = groups_of_parts(&s, threads);
+    s.length = dot_parts(splits, s.groups);
+    s.own = threads / s.groups;
+    int64_t blocks = dot_parts(s.all, s.own);
     lower_next_phase(d->w);
     k->extent += blocks;
-    val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1), sum[DOT_TOGETHER];
-    val t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, threads), 1);
-    val e = ix_add(k, ix_scale(k, p, threads), t), there = 0;
-    k->inst[t].rows = subgroup;
-    if (all % threads) {
-        there = k_if(k, k_prim(k, P_LT, e, k_int(k, all), 0));
-        ix_assume_range(k, e, 0, all - 1);
-    }
-    val row = ix_div(k, e, cols), n = ix_scale(k, ix_mod(k, e, cols), each), m = ix_mod(k, row, d->size.m);
-    d->batch_index = ix_div(k, row, d->size.m);
-    add_sums(d, sums, splits, m, n, each, sum);
-    for (int64_t u = 0; u < each; u++)
+    val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1), sum[DOT_TOGETHER], m, n;
+    s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, threads), 1);
+    k->inst[s.t].rows = subgroup;
+    s.item = ix_add(k, ix_scale(k, p, s.own), s.groups > 1 ? ix_mod(k, s.t, s.own) : s.t);
+    val there = s.groups > 1 ? add_groups(&s, &m, &n, sum) : open_sums(&s, false, &m, &n);
+    if (s.groups == 1)
+        add_sums(&s, k_int(k, 0), k_int(k, splits), m, n, sum);
+    for (int64_t u = 0; u < s.each; u++)
         at[u] = (struct dot_at){m, ix_add(k, n, k_int(k, u)), sum[u]};
-    results(d, ctx, at, each);
+    results(d, ctx, at, s.each);
     if (there)
         k_end(k, there);
-    k_end(k, t);
+    k_end(k, s.t);
     k_end(k, p);
 }
