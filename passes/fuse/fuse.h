@@ -3,7 +3,9 @@
 #define KILN_FUSE_H
 #include "passes/passes.h"
 
-enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24, MAX_FREE_SCALAR = 32, MAX_PATTERN = 4, MAX_SEARCH = 256 };
+/* MAX_MAP_NODES: of a group without an anchor; random normal numbers have 80. */
+enum { MAX_GROUP_NODES = 64, MAX_MAP_NODES = 96, MAX_GROUP_READS = 24, MAX_FREE_SCALAR = 32, MAX_PATTERN = 4,
+       MAX_SEARCH = 256 };
 
 struct group {
     ref first, last;    /* members, linked by fuser.next */

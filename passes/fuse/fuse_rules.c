@@ -503,7 +503,7 @@ static const char *groups_incompatible(struct fuser *f, uint32_t a, uint32_t b)
         return "a copy or a region op is no kernel";
     if (group_rematerializes(f, a, b))
         return "recomputed later, to save memory";
-    if (nodes > MAX_GROUP_NODES)
+    if (nodes > (ga->anchor || gb->anchor ? MAX_GROUP_NODES : MAX_MAP_NODES))
         return "too many nodes for one kernel";
     return ga->reads + gb->reads > MAX_GROUP_READS && count_reads(f, a, b, NIL) > MAX_GROUP_READS
         ? "too many operands for one kernel"

@@ -202,8 +202,8 @@ static void choose_block_copies(const struct dot *d, const struct caps *c, struc
 }
 
 /* A product with too few rows or columns to fill the blocks of other shapes, but a long contraction, such as the
- * gradient of a convolution by its weights for an image of one channel.  Its parts occupy the device; with small tiles a
- * block has more threads, which load more at once.  (32 x 9 results of 50176 products each took an H100 16 us, with
+ * gradient of a convolution by its weights for an image of one channel.  Its parts occupy the device; with small tiles
+ * a block has more threads, which load more at once.  (32 x 9 results of 50176 products each took an H100 16 us, with
  * tiles of 4x4 22 to 32, without blocks 4070.) */
 static bool choose_narrow(const struct dot *d, const struct caps *c, struct schedule *s)
 {
