@@ -45,4 +45,9 @@ bool kernel_hoist(struct kernel *k, val loop);
  * others once. */
 int64_t kernel_work(const struct kernel *k, uint32_t vector_bytes);
 
+/* ---- ../math/kernel_ranges.c, which kernel_clean calls ---- */
+/* Replaces selects of comparisons of floats that are always true or always false by the chosen operand.  false: out of
+ * memory. */
+bool kernel_choose_known(struct kernel *k);
+
 #endif

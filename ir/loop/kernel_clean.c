@@ -1,8 +1,9 @@
-/* Cleans a finished kernel: scoped value numbering, then dead code, then compaction, then constants to the front.
+/* Cleans a finished kernel: selects of known conditions, scoped value numbering, then dead code, then compaction, then
+ * constants to the front.
  *
  * A computation may replace an equal later one only while the loop or if that contains it is open.  This is the
  * dominator relation of structured code, so one pass with a table suffices. */
-#include "loop.h"
+#include "inline.h"
 #include <string.h>
 
 struct clean {
@@ -208,7 +209,7 @@ bool kernel_clean(struct kernel *k)
     c.open = mem_arena_alloc(&mem, k->ninst * sizeof *c.open);
     c.slot = mem_arena_alloc(&mem, size * sizeof *c.slot);
     bool *live = mem_arena_alloc(&mem, k->ninst * sizeof *live);
-    bool ok = !mem.failed;
+    bool ok = !mem.failed && kernel_choose_known(k);
     if (ok) {
         clean_merge_equal(&c);
         kernel_clean_mark(k, live);
