@@ -10,8 +10,10 @@
 #include <time.h>
 
 enum { FIRST = DEVICE_CUDA, MAX_BLOCKS = 4096, MIN_BLOCKS = 64 };
-enum { WAVES = 8 };               /* blocks of a launch for each block that the device runs at once, but at most
-                                     MAX_BLOCKS in all */
+/* WAVES: blocks of a launch for each block that the device runs at once, but at most MAX_BLOCKS in all if a block has
+ * fewer than LARGE threads: an H100 took 24 us instead of 12 to start 25,088 blocks of 16 threads, while softmax and
+ * random numbers, in blocks of 64, took 0.91 of the time with 33,792 blocks instead of 4,096. */
+enum { WAVES = 8, LARGE = 64 };
 enum { MAX_WORK = 256 << 20 };   /* bytes of scratch of all blocks of a launch; MIN_BLOCKS blocks may use more */
 
 struct accelerator {
@@ -137,6 +139,7 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
         memcpy(d->local, g.local, g.nbuf);
         d->max_each = limit ? limit / steps : 0;
         d->serial = a->driver->serial;
+        d->large = g.threads >= LARGE;
         for (uint32_t b = 0; b < k->nbuf; b++)
             if (k->buf[b].role == BUF_SCRATCH && !g.local[b])
                 d->work += k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype);
@@ -172,6 +175,8 @@ uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent)
         max = k->work < MAX_WORK / MIN_BLOCKS ? MAX_WORK / k->work : MIN_BLOCKS;
     if (wave && k->work && wave < max)
         max = wave > MIN_BLOCKS ? wave : MIN_BLOCKS;
+    else if (wave && !k->work && k->large)
+        max = wave * WAVES;
     else if (wave && wave < max)
         max = wave * WAVES <= max ? wave * WAVES : max / wave * wave;
     if (k->max_each && extent / k->max_each >= max)

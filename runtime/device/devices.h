@@ -83,6 +83,7 @@ struct device_kernel {
     struct driver_kernel *kernel;
     int64_t work;                        /* bytes of a block's scratch that is passed as an argument */
     uint32_t resident;                   /* blocks that the device runs at once; 0: not known */
+    bool large;                          /* a block has so many threads that starting it is not what takes time */
     bool serial;                         /* a launch takes the scratch of one block (struct driver) */
     int64_t max_each;                   /* largest number of iterations of the parallel loop that a block may execute;
                                             0: no limit */

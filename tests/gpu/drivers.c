@@ -458,6 +458,8 @@ static void times_and_blocks(struct accelerator *a)
           accelerator_blocks(k, 1 << 20));
     struct device_kernel with = {.resident = 1056};
     check(accelerator_blocks(&with, 1 << 20) == 3 * 1056, "%u blocks", accelerator_blocks(&with, 1 << 20));
+    with.large = true;
+    check(accelerator_blocks(&with, 1 << 20) == 8 * 1056, "%u large blocks", accelerator_blocks(&with, 1 << 20));
     with.work = 1 << 20;
     check(accelerator_blocks(&with, 1 << 20) == 256, "%u blocks with scratch", accelerator_blocks(&with, 1 << 20));
     with.resident = 128;

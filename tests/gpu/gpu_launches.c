@@ -63,9 +63,10 @@ static void check_launches(const char *name, unsigned min, unsigned max)
 static void check_h100(void)
 {
     enum { PROCESSORS = 132, ITERATIONS = 18847 };
-    static const struct { unsigned each, blocks; } row[] = {{32, 4096}, {25, 3300}, {16, 2112}, {8, 3168}, {0, 4096}};
+    static const struct { unsigned each, blocks; } row[] = {{32, 18847}, {25, 18847}, {16, 16896}, {8, 8448},
+                                                            {0, 4096}};
     for (unsigned i = 0; i < sizeof row / sizeof *row; i++) {
-        struct device_kernel k = {.resident = row[i].each * PROCESSORS};
+        struct device_kernel k = {.resident = row[i].each * PROCESSORS, .large = true};
         CHECK(accelerator_blocks(&k, ITERATIONS) == row[i].blocks);
         CHECK(accelerator_blocks(&k, 100) == 100);
     }
