@@ -83,6 +83,24 @@ static unsigned panel_bytes(const struct emitter *m, const struct linst *i)
     return (unsigned)(l->panel_rows * PANEL_COLUMNS * dtype_size(l->dtype));
 }
 
+/* Does the innermost loop around an arrival, or the kernel, access shared memory that is no panel?  Then a thread that
+ * arrives for its warp does so after the accesses of all threads of the warp. */
+static bool follows_accesses(const struct kernel *k, val v)
+{
+    val from = v - 1, end = v + 1;
+    for (int depth = 0; from && (depth || k->inst[from].op != L_LOOP); from--)
+        depth += (k->inst[from].op == L_END) - (k->inst[from].op == L_LOOP || k->inst[from].op == L_IF);
+    while (end < k->ninst && !(k->inst[end].op == L_END && k->inst[end].a == from))
+        end++;
+    for (val x = from + 1; x < end; x++) {
+        const struct linst *i = &k->inst[x];
+        const struct lbuf *l = i->op == L_LOAD || i->op == L_STORE ? &k->buf[(uint32_t)i->imm] : NULL;
+        if (l && l->role == BUF_SHARED && !l->panel_rows)
+            return true;
+    }
+    return false;
+}
+
 void source_arrive(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -95,7 +113,7 @@ void source_arrive(struct emitter *m, val v)
         }
     source_line(m);
     if (m->k->buf[(uint32_t)i->imm].id % WARP == 0)
-        text_put(m->t, "if ((t & %uu) == 0u) ", WARP - 1);
+        text_put(m->t, "%sif ((t & %uu) == 0u) ", follows_accesses(m->k, v) ? "__syncwarp(); " : "", WARP - 1);
     text_put(m->t, bytes ? "phases_expect_bytes(" : "phases_arrive(");
     put_barrier(m, i);
     text_put(m->t, bytes ? ", %uu);\n" : ");\n", bytes);

@@ -33,7 +33,8 @@ static void note_tile(const struct machine *m, struct thread *t, val v)
     for (unsigned o = 0; o < sizeof in / sizeof *in; o++)
         if (in[o] && !m->k->inst[in[o]].cols)
             digest_word(t, value_get(m, t, in[o], 0, 0));
-    for (uint32_t b = 0; i->op == L_LOAD && m->by_phases[(uint32_t)i->imm] && b < m->nbarrier; b++)
+    bool phases = i->op == L_LOAD && (m->by_phases[(uint32_t)i->imm] || m->order[(uint32_t)i->imm]);
+    for (uint32_t b = 0; phases && b < m->nbarrier; b++)
         digest_word(t, t->awaited[b]);
 }
 
@@ -344,6 +345,7 @@ static bool thread_alloc(struct machine *m, struct thread *t, bool tiles)
     t->private = mem_arena_alloc(&m->mem, m->private_bytes);
     t->unfinished = mem_arena_alloc(&m->mem, m->k->ninst * sizeof *t->unfinished);
     t->awaited = mem_arena_alloc(&m->mem, (m->nbarrier + 1) * sizeof *t->awaited);
+    t->clock = mem_arena_alloc(&m->mem, (m->nbarrier ? m->nthread : 1) * sizeof *t->clock);
     return !m->mem.failed;
 }
 
@@ -380,7 +382,8 @@ static bool phases_alloc(struct machine *m)
 {
     m->barrier_at = mem_arena_alloc(&m->mem, (m->k->nbuf + 1) * sizeof *m->barrier_at);
     m->by_phases = mem_arena_alloc(&m->mem, (m->k->nbuf + 1) * sizeof *m->by_phases);
-    if (!m->barrier_at || !m->by_phases)
+    m->order = mem_arena_alloc(&m->mem, (m->k->nbuf + 1) * sizeof *m->order);
+    if (!m->barrier_at || !m->by_phases || !m->order)
         return false;
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         m->barrier_at[b] = m->nbarrier;
@@ -390,7 +393,14 @@ static bool phases_alloc(struct machine *m)
         if (m->k->inst[v].op == L_COPY_PANEL)
             m->by_phases[(uint32_t)m->k->inst[v].imm] = true;
     m->barrier = mem_arena_alloc(&m->mem, (m->nbarrier + 1) * sizeof *m->barrier);
-    return m->barrier;
+    for (uint32_t b = 0; b < m->nbarrier && m->barrier; b++) {
+        m->barrier[b].arrived_clock = mem_arena_alloc(&m->mem, m->nthread * sizeof(uint32_t));
+        m->barrier[b].done_clock = mem_arena_alloc(&m->mem, m->nthread * sizeof(uint32_t));
+    }
+    for (uint32_t b = 0; b < m->k->nbuf && m->nbarrier; b++)
+        if (m->k->buf[b].role == BUF_SHARED && !m->by_phases[b])
+            m->order[b] = mem_arena_alloc(&m->mem, (size_t)m->k->buf[b].count * sizeof **m->order);
+    return !m->mem.failed;
 }
 
 static bool machine_alloc(struct machine *m, void *const *buf)

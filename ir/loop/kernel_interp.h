@@ -11,7 +11,19 @@ struct async_factor { val v; int64_t at; uint64_t batch; bool complete; };
 /* Copy v of a panel, which is complete with the phase of a barrier. */
 struct panel_copy { val v; int64_t to, from[VIEW_DIMS]; uint32_t barrier; };
 /* A barrier of a buffer of phases: phases that are complete; arrivals and expected copies of the current one. */
-struct barrier { uint64_t done; uint32_t arrivals, arrived, expected; };
+struct barrier {
+    uint64_t done;
+    uint32_t arrivals, arrived, expected;
+    uint32_t *arrived_clock, *done_clock; /* the threads' clocks of all arrivals, and of those of complete phases */
+};
+
+/* Who has accessed an element of shared memory in this iteration of a grid loop, and in which interval between the
+ * thread's arrivals: the last store, and loads since.  More than MAX_LOADERS: too many to be told apart. */
+enum { MAX_LOADERS = 4 };
+struct access_order {
+    int64_t iteration;
+    uint32_t storer, store_clock, loads, loader[MAX_LOADERS], load_clock[MAX_LOADERS];
+};
 
 /* State of one thread: each thread of a block has one; everything outside of blocks uses the first. */
 struct thread {
@@ -32,6 +44,8 @@ struct thread {
     bool waits;                   /* it is at a BARRIER */
     uint64_t *awaited;            /* per barrier: phases that it has waited for */
     uint32_t expecting;          /* the barrier of its last ARRIVE */
+    uint32_t *clock;              /* per thread of the block: of its intervals between arrivals, from 1 on, the last one
+                                     that is over for this thread; of itself the current one */
 };
 
 /* The last accesses of one kind to an element.  iteration and interval count up over a whole run; 0: none.  For loads
@@ -71,6 +85,7 @@ struct machine {
     uint32_t *barrier_at, nbarrier; /* per buffer of phases: its first barrier; of all buffers */
     struct barrier *barrier;
     bool *by_phases;              /* per shared buffer: L_COPY_PANEL fills it */
+    struct access_order **order;  /* per other shared buffer of a kernel with barriers with phases, per element */
     struct panel_copy *panel; uint32_t npanel, panel_cap; /* copies that are not complete */
     struct thread main;
     struct thread *thread;        /* of a block */
@@ -106,6 +121,9 @@ bool phase_await(struct machine *m, struct thread *t, val v, bool *ready);
 bool phase_copy(struct machine *m, struct thread *t, val v);
 void phase_begin_block(struct machine *m);
 bool phase_end_block(struct machine *m);        /* false: something is not complete */
+/* Do phases order an access to an element after all accesses that it must not race with?  Records it. */
+bool phase_order_load(const struct machine *m, const struct thread *t, uint32_t buf, int64_t at);
+bool phase_order_store(const struct machine *m, const struct thread *t, uint32_t buf, int64_t at);
 /* Why a thread may not load an element of a panel, or NULL. */
 const char *phase_load_flaw(const struct thread *t, const struct mark *k);
 

@@ -72,7 +72,11 @@ static bool interp_memory_note(struct machine *m, const struct thread *t, val v,
         const char *flaw = what == LOADS ? phase_load_flaw(t, k) : ", which copies of panels fill";
         return !flaw || interp_memory_fail(m, v, buf, at, verb[what], flaw);
     }
-    if (access_races(m, k, self, what, shared) || (what != LOADS && k->multiplying && k->iteration == m->iteration))
+    bool ordered = what == LOADS    ? phase_order_load(m, t, buf, at)
+                   : what == STORES ? phase_order_store(m, t, buf, at)
+                                    : false;
+    bool races = access_races(m, k, self, what, shared) && (!ordered || k->stored.by == IN_FLIGHT);
+    if (races || (what != LOADS && k->multiplying && k->iteration == m->iteration))
         return interp_memory_fail(m, v, buf, at, verb[what], at_once);
     if (what == STORES)
         k->stored = (struct last_access){m->iteration, m->interval, self};

@@ -5,7 +5,11 @@
  * the phase that completed the copy; a thread copies to an element only if every thread that multiplied it has arrived
  * at a barrier after its products were complete, and the copying thread has waited for that barrier's phase; a barrier
  * is never more than one phase ahead of the phase that a thread waits for, because the hardware distinguishes only odd
- * phases from even ones. */
+ * phases from even ones.
+ *
+ * Phases also order accesses to shared memory that is no panel: what a thread accesses before it arrives is before what
+ * another thread does after it has waited for the phase of that arrival.  Vector clocks find this order (Mattern 1989).
+ */
 #include "kernel_interp.h"
 #include <inttypes.h>
 #include <string.h>
@@ -69,6 +73,55 @@ static void complete_panel(struct machine *m, const struct panel_copy *p)
         }
 }
 
+/* ---- clocks ---- */
+
+static void join_clocks(const struct machine *m, uint32_t *to, const uint32_t *from)
+{
+    for (uint32_t x = 0; x < m->nthread; x++)
+        to[x] = to[x] < from[x] ? from[x] : to[x];
+}
+
+static uint32_t thread_number(const struct machine *m, const struct thread *t) { return (uint32_t)(t - m->thread); }
+
+static struct access_order *order_of(const struct machine *m, uint32_t buf, int64_t at)
+{
+    struct access_order *o = m->order[buf] ? &m->order[buf][at] : NULL;
+    if (o && o->iteration != m->iteration)
+        *o = (struct access_order){.iteration = m->iteration};
+    return o;
+}
+
+bool phase_order_load(const struct machine *m, const struct thread *t, uint32_t buf, int64_t at)
+{
+    struct access_order *o = order_of(m, buf, at);
+    uint32_t self = thread_number(m, t), n = 0;
+    if (!o)
+        return false;
+    while (n < o->loads && n < MAX_LOADERS && o->loader[n] != self)
+        n++;
+    if (n < MAX_LOADERS) {
+        o->loader[n] = self;
+        o->load_clock[n] = t->clock[self];
+    }
+    o->loads = n < o->loads ? o->loads : n + 1;
+    return o->storer == self || t->clock[o->storer] >= o->store_clock;
+}
+
+bool phase_order_store(const struct machine *m, const struct thread *t, uint32_t buf, int64_t at)
+{
+    struct access_order *o = order_of(m, buf, at);
+    uint32_t self = thread_number(m, t);
+    if (!o)
+        return false;
+    bool ordered = (o->storer == self || t->clock[o->storer] >= o->store_clock) && o->loads <= MAX_LOADERS;
+    for (uint32_t n = 0; n < o->loads && ordered; n++)
+        ordered = o->loader[n] == self || t->clock[o->loader[n]] >= o->load_clock[n];
+    *o = (struct access_order){.iteration = m->iteration, .storer = self, .store_clock = t->clock[self]};
+    return ordered;
+}
+
+/* ---- phases ---- */
+
 /* Begins the next phase if all that the current one waits for has happened. */
 static void end_phase(struct machine *m, uint32_t number)
 {
@@ -76,7 +129,9 @@ static void end_phase(struct machine *m, uint32_t number)
     uint32_t left = 0;
     if (b->arrived < b->arrivals || b->expected)
         return;
-    *b = (struct barrier){.done = b->done + 1, .arrivals = b->arrivals};
+    b->done++;
+    b->arrived = 0;
+    join_clocks(m, b->done_clock, b->arrived_clock);
     for (uint32_t i = 0; i < m->npanel; i++) {
         if (m->panel[i].barrier == number)
             complete_panel(m, &m->panel[i]);
@@ -140,6 +195,8 @@ bool phase_arrive(struct machine *m, struct thread *t, val v)
     }
     t->nfactor = left;
     t->expecting = number;
+    join_clocks(m, m->barrier[number].arrived_clock, t->clock);
+    t->clock[thread_number(m, t)]++;
     m->barrier[number].arrived++;
     m->barrier[number].expected += panels;
     end_phase(m, number);
@@ -160,6 +217,7 @@ bool phase_await(struct machine *m, struct thread *t, val v, bool *ready)
     *ready = done == n;
     if (*ready) {
         t->awaited[number] = n;
+        join_clocks(m, t->clock, m->barrier[number].done_clock);
         m->moved = true; /* it may come back to the same instruction, in the next iteration of a loop */
     }
     return true;
@@ -168,8 +226,17 @@ bool phase_await(struct machine *m, struct thread *t, val v, bool *ready)
 void phase_begin_block(struct machine *m)
 {
     for (uint32_t b = 0; b < m->k->nbuf; b++)
-        for (int64_t i = 0; m->k->buf[b].role == BUF_PHASES && i < m->k->buf[b].count; i++)
-            m->barrier[m->barrier_at[b] + i] = (struct barrier){.arrivals = m->k->buf[b].id};
+        for (int64_t i = 0; m->k->buf[b].role == BUF_PHASES && i < m->k->buf[b].count; i++) {
+            struct barrier *x = &m->barrier[m->barrier_at[b] + i];
+            *x = (struct barrier){.arrivals = m->k->buf[b].id, .arrived_clock = x->arrived_clock,
+                                  .done_clock = x->done_clock};
+            memset(x->arrived_clock, 0, m->nthread * sizeof *x->arrived_clock);
+            memset(x->done_clock, 0, m->nthread * sizeof *x->done_clock);
+        }
+    for (uint32_t x = 0; x < m->nthread && m->nbarrier; x++) {
+        memset(m->thread[x].clock, 0, m->nthread * sizeof *m->thread[x].clock);
+        m->thread[x].clock[x] = 1;
+    }
     m->npanel = 0;
 }
 

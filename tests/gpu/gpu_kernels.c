@@ -216,7 +216,8 @@ const struct gpu_attention gpu_attentions[] = {
     /* for units that read panels of 64 columns; with several steps, at the edge and elsewhere */
     {KL_BF16, 70, 65, 64, 64, true, 0, false, true, false}, {KL_BF16, 64, 64, 64, 64, false, 2, true, true, false},
     {KL_F16, 70, 260, 64, 64, true, 0, false, false, true}, {KL_BF16, 64, 140, 64, 64, false, 2, false, false, false},
-    {KL_BF16, 66, 140, 64, 64, true, 0, true, false, true},
+    {KL_BF16, 66, 140, 64, 64, true, 0, true, false, true}, {KL_BF16, 130, 70, 128, 128, true, 0, true, true, false},
+    {KL_BF16, 64, 200, 64, 64, false, 0, true, true, false},
     /* for register tiles: one block and several, at the edge and elsewhere, 8 and 16 threads side by side */
     {KL_F32, 64, 128, 64, 64, false, 0, false, false, false}, {KL_F32, 70, 150, 24, 40, true, 0, false, true, false},
     {KL_F32, 150, 70, 64, 64, true, 0, false, true, true}, {KL_F32, 40, 100, 64, 16, false, 1, false, true, false},

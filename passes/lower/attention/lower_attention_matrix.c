@@ -21,8 +21,6 @@
 #include "lower_attention_tiles.h"
 #include <string.h>
 
-#define LOG2_E 1.4426950408889634
-
 /* ---- tiles ---- */
 
 val tiles_splat(struct kernel *k, double x, int64_t rows, int64_t cols)
@@ -79,16 +77,6 @@ static val tile_columns(struct kernel *k, val x, int64_t first, int64_t count)
     const struct linst *i = &k->inst[x];
     return k_append(k, (struct linst){.op = L_COLUMNS, .dtype = i->dtype, .rows = i->rows, .cols = (uint16_t)count,
                                       .a = x, .imm = (uint64_t)first});
-}
-
-/* Folds the columns of each row until `count` are left. */
-static val tile_fold(struct kernel *k, enum fold f, val x, int64_t count)
-{
-    const struct linst *i = &k->inst[x];
-    if (i->cols == count)
-        return x;
-    return k_append(k, (struct linst){.op = L_LANE_REDUCE, .dtype = i->dtype, .rows = i->rows, .cols = (uint16_t)count,
-                                      .a = x, .imm = f});
 }
 
 /* The numbers of a tile's rows, or of its columns, from `first` on, as i32. */
@@ -206,44 +194,6 @@ val tiles_weighted(const struct tiles *s, const val factor[], int which, val sta
 
 /* ---- one step ---- */
 
-/* Scores that are not scaled have the same order, and the scale is a part of the factor of the exponent. */
-static bool scale_is_late(const struct tiles *s)
-{
-    double scale = dtype_value(KL_F64, s->a->n->attr.attention.scale);
-    return scale > 0 && isfinite(scale);
-}
-
-/* Products of q and k as scores, scaled unless that is done late. */
-static val as_scores(const struct tiles *s, val product)
-{
-    return scale_is_late(s) ? product : k_prim(s->a->w->k, P_MUL, product, attention_scale(s), 0);
-}
-
-/* e^(scale * score) = 2^(this * score) */
-static val exponent_factor(const struct tiles *s)
-{
-    double scale = dtype_value(KL_F64, s->a->n->attr.attention.scale);
-    return k_const(s->a->w->k, KL_F32, scale_is_late(s) ? scale * LOG2_E : LOG2_E);
-}
-
-val tiles_soften(const struct tiles *s, val score, val unmasked, val value[CARRIED], val *shrink)
-{
-    struct kernel *k = s->a->w->k;
-    val none = k_const(k, KL_F32, -INFINITY), by = exponent_factor(s);
-    score = as_scores(s, score);
-    if (unmasked)
-        score = k_prim(k, P_SELECT, unmasked, score, none);
-    val largest = k_fold_step(k, FOLD_MAX, value[LARGEST], tile_fold(k, FOLD_MAX, score, 1));
-    /* rounded in the same way in each step, so that weights of different steps fit together */
-    val before = k_prim(k, P_MUL, value[LARGEST], by, 0), now = k_prim(k, P_MUL, largest, by, 0);
-    val base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), k_const(k, KL_F32, 0), now);
-    *shrink = k_prim(k, P_EXP2, k_prim(k, P_SUB, before, base, 0), 0, 0);
-    val weight = k_prim(k, P_EXP2, k_prim(k, P_FMA, score, by, k_prim(k, P_NEG, base, 0, 0)), 0, 0);
-    value[LARGEST] = largest;
-    value[SUM] = k_prim(k, P_FMA, value[SUM], *shrink, tile_fold(k, FOLD_ADD, weight, s->s.attention_matrix.unit_n));
-    return weight;
-}
-
 static void emit_tile_step(const struct tiles *s, val stage, val unmasked, val value[CARRIED])
 {
     struct kernel *k = s->a->w->k;
@@ -256,28 +206,6 @@ static void emit_tile_step(const struct tiles *s, val stage, val unmasked, val v
         value[TOTAL] = tiles_weighted(s, factor, 1, stage, k_prim(k, P_MUL, value[TOTAL], shrink, 0));
     }
     wait_for_all_products(s);
-}
-
-val tiles_probability(const struct tiles *s, val score, val unmasked, const val stat[STAT_COUNT])
-{
-    struct kernel *k = s->a->w->k;
-    val base = k_prim(k, P_MUL, stat[STAT_MAX], k_const(k, KL_F32, -LOG2_E), 0);
-    val p = k_prim(k, P_EXP2, k_prim(k, P_FMA, as_scores(s, score), exponent_factor(s), base), 0, 0);
-    p = k_prim(k, P_MUL, p, stat[INVERSE], 0);
-    return unmasked ? k_prim(k, P_SELECT, unmasked, p, k_const(k, KL_F32, 0)) : p;
-}
-
-val tiles_ds(const struct tiles *s, val dp, val p, val unmasked, const val stat[STAT_COUNT])
-{
-    struct kernel *k = s->a->w->k;
-    val ds = k_prim(k, P_MUL, k_prim(k, P_SUB, dp, stat[DELTA], 0), p, 0);
-    return unmasked ? k_prim(k, P_SELECT, unmasked, ds, k_const(k, KL_F32, 0)) : ds;
-}
-
-void tiles_statistics(const struct tiles *s, val iterated_there, val stat[STAT_COUNT])
-{
-    for (int c = 0; c < STAT_COUNT; c++)
-        stat[c] = s->keys ? attention_of_queries(s, STATS, c, s->stat_step, s->k0, iterated_there) : s->stat[c];
 }
 
 static void add_gradients(const struct tiles *s, val stage, val unmasked, val iterated_there, val total[2])
@@ -358,11 +286,11 @@ static void finish_attention(const struct tiles *s, const val value[CARRIED])
 {
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
-    val zero = k_const(k, KL_F32, 0), sum = tile_fold(k, FOLD_ADD, value[SUM], 1);
+    val zero = k_const(k, KL_F32, 0), sum = tiles_fold(k, FOLD_ADD, value[SUM], 1);
     val inverse = k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero,
                          k_prim(k, P_DIV, k_const(k, KL_F32, 1), sum, 0));
     if (a->stats)
-        matrix_store_stats(s, scale_is_late(s) ? k_prim(k, P_MUL, value[LARGEST], attention_scale(s), 0)
+        matrix_store_stats(s, tiles_scale_is_late(s) ? k_prim(k, P_MUL, value[LARGEST], attention_scale(s), 0)
                                                : value[LARGEST], inverse);
     if (!a->e)
         return;
@@ -422,6 +350,8 @@ void tiles_prepare(struct tiles *s)
     }
     for (int c = 0; c < STAT_COUNT && s->gradient && !s->keys; c++)
         s->stat[c] = attention_of_queries(s, STATS, c, s->stat_step, first, s->own_there);
+    if (s->gradient && !s->keys)
+        tiles_fold_statistics(k, s->stat);
     bool holds = !s->gradient && !s->async && s->own[0].padded <= MAX_RESIDENT;
     for (int64_t kk = 0; holds && kk < s->own[0].padded; kk += unit)
         s->resident[kk / unit] = own_factor(s, &s->own[0], kk);
@@ -500,6 +430,30 @@ static void emit_key_loop(struct tiles *s)
     tiles_finish(s, value);
 }
 
+/* How many matrices have their blocks in turn, the longest blocks of all of them first: a divisor of all, at most as
+ * many as have their iterated operands in a part of the second-level cache of a large GPU. */
+static int64_t matrices_in_turn(const struct tiles *s)
+{
+    enum { CACHE_BYTES = 32 << 20, ELEMENT_BYTES = 2 };
+    const struct attention *a = s->a;
+    int64_t all = shape_count(&a->lead), bytes = ELEMENT_BYTES * a->m * (a->d + a->e), n = CACHE_BYTES / bytes;
+    n = n < 1 ? 1 : n > all ? all : n;
+    while (all % n)
+        n--;
+    return n;
+}
+
+/* The block's number in its matrix, and which matrix, of block p of all matrices.  With causality the first block of
+ * keys and the last block of queries are the longest ones. */
+static val block_of(const struct tiles *s, val p, int64_t blocks, val *matrix)
+{
+    struct kernel *k = s->a->w->k;
+    int64_t n = s->a->causal ? matrices_in_turn(s) : 1;
+    val turn = ix_mod(k, p, n * blocks), block = ix_div(k, turn, n);
+    *matrix = ix_add(k, ix_scale(k, ix_div(k, p, n * blocks), n), ix_mod(k, turn, n));
+    return s->a->causal && !s->keys ? ix_sub(k, k_int(k, blocks - 1), block) : block;
+}
+
 void attention_matrix_emit(struct attention *a, const struct schedule *schedule)
 {
     struct lowering *w = a->w;
@@ -518,10 +472,8 @@ void attention_matrix_emit(struct attention *a, const struct schedule *schedule)
     if (panels)
         attention_pipeline_make(&s);
     k->extent = shape_count(&a->lead) * blocks;
-    val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1), block = ix_mod(k, p, blocks);
-    lower_unflatten(k, &a->lead, ix_div(k, p, blocks), a->coord);
-    if (a->causal && !s.keys) /* the longest rows first */
-        block = ix_sub(k, k_int(k, blocks - 1), block);
+    val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1), matrix, block = block_of(&s, p, blocks, &matrix);
+    lower_unflatten(k, &a->lead, matrix, a->coord);
     a->q0 = ix_scale(k, block, s.rows);
     val t = s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.s.width + (panels ? subgroup : 0)), 1);
     k->inst[t].rows = (uint16_t)subgroup;

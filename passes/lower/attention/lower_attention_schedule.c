@@ -169,6 +169,8 @@ static int64_t matrix_shared(const struct attention_facts *f, const struct sched
     int64_t results = in_place ? 0 : f->keys ? matrix_row(f, false)
                                              : attention_padded(f->gradient ? f->d : f->e) + ATTENTION_PAD;
     int64_t phases = s->attention_matrix.panels ? PHASES_BYTES : 0;
+    if (s->attention_matrix.panels && f->keys)
+        phases += iterated * (int64_t)sizeof(float) * 2; /* statistics */
     return 2 * (rows * (own + results) + iterated * matrix_row(f, async)) + phases; /* 2 bytes of an element */
 }
 
@@ -226,14 +228,14 @@ bool attention_matrix_legal(const struct attention_facts *f, const struct schedu
            reject_schedule(w, "rows", "rows, step and stages: shared memory has no room for them");
 }
 
-/* Registers of a thread limit a step: it has a row of scores for each of its rows, and all columns of its totals.
- * Consumer threads (warp specialization) have twice as many. */
+/* Registers of a thread limit a step: it has a row of scores for each of its rows (of a gradient two), and all columns
+ * of its totals.  Consumer threads (warp specialization) have twice as many. */
 static uint16_t matrix_step(const struct attention_facts *f, bool panels)
 {
     enum { LONG = 64, SHORT = 32, FEW = 64, MANY = 128 };
     int64_t totals = !f->gradient ? f->e : f->keys ? f->d + f->e : f->d, max = f->gradient ? FEW : MANY;
     if (panels)
-        return totals <= max ? (f->gradient ? LONG : 2 * LONG) : totals <= 2 * max ? LONG : SHORT;
+        return totals <= max ? 2 * LONG : totals <= 2 * MANY ? LONG : SHORT;
     return totals <= max ? LONG : SHORT;
 }
 

@@ -35,7 +35,7 @@ struct tiles {
     val own_row;                        /* [m x 1] numbers of own rows, i32 */
     val own_there;                      /* [m x 1]; 0: all of them exist */
     val low, high;                      /* [m x 1] for ranges of keys of own rows */
-    val stat[STAT_COUNT];               /* [m x 1] for queries that are own rows */
+    val stat[STAT_COUNT];               /* [m x 1] for queries that are own rows, folded */
     val resident[MAX_RESIDENT / ATTENTION_DEPTH];
     int64_t vector;                     /* columns of a result that a thread stores at once */
     int64_t out_first[2];               /* the first element of results in their lbufs */
@@ -43,6 +43,8 @@ struct tiles {
     struct pipeline pipeline;           /* if warps are specialized (lower_attention_warp_specialized.c): */
     struct pipeline_ring ring[2];       /* of the iterated operands; those of a gradient share the first one */
     uint32_t own_full, pingpong;        /* lbufs of barriers */
+    uint32_t staged, staged_full;       /* of a gradient in k and v, lbufs: statistics of the queries of each stage, and
+                                           barriers that say that they are there */
     val group;                          /* the number of the thread's subgroup */
 };
 
@@ -90,19 +92,28 @@ val tiles_products(const struct tiles *s, int which, val stage, val sum);
 void tiles_factors(const struct tiles *s, val weights, val factor[]);
 /* total + weights, as factors, times iterated rows. */
 val tiles_weighted(const struct tiles *s, const val factor[], int which, val stage, val total);
-/* Weights from products of q and k: relative to the largest one so far, value[LARGEST]; also value[SUM].  *shrink: by
- * what totals of earlier steps are multiplied. */
-val tiles_soften(const struct tiles *s, val score, val unmasked, val value[CARRIED], val *shrink);
-/* The statistics of the step's pairs, their weights, and the gradient in their scores. */
-void tiles_statistics(const struct tiles *s, val iterated_there, val stat[STAT_COUNT]);
-val tiles_probability(const struct tiles *s, val score, val unmasked, const val stat[STAT_COUNT]);
-val tiles_ds(const struct tiles *s, val dp, val p, val unmasked, const val stat[STAT_COUNT]);
 void tiles_finish(const struct tiles *s, const val value[CARRIED]); /* stores the results */
 /* Stores the block's rows of results `which`, which are in shared memory, as columns from `from` on of the result. */
 void tiles_store_rows(const struct tiles *s, int which, int64_t columns, int64_t from);
 /* Loads a tile; there: on which condition, or 0. */
 val attention_tile_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, int64_t rows,
                         int64_t cols, val there);
+
+/* ---- lower_attention_weights.c ---- */
+/* Folds the columns of each row until `count` are left. */
+val tiles_fold(struct kernel *k, enum fold f, val x, int64_t count);
+/* Are scores not scaled, so that the scale is a part of the exponent's factor?  Their order is the same. */
+bool tiles_scale_is_late(const struct tiles *s);
+/* Weights from products of q and k: relative to the largest one so far, value[LARGEST]; also value[SUM].  *shrink: by
+ * what totals of earlier steps are multiplied. */
+val tiles_soften(const struct tiles *s, val score, val unmasked, val value[CARRIED], val *shrink);
+/* Folds the sum of the weights into the largest score: a weight is 2^(its score's exponent + stat[STAT_MAX]), and
+ * stat[INVERSE] is 0. */
+void tiles_fold_statistics(struct kernel *k, val stat[STAT_COUNT]);
+/* The statistics of the step's pairs, folded or not, their weights, and the gradient in their scores. */
+void tiles_statistics(const struct tiles *s, val iterated_there, val stat[STAT_COUNT]);
+val tiles_probability(const struct tiles *s, val score, val unmasked, const val stat[STAT_COUNT]);
+val tiles_ds(const struct tiles *s, val dp, val p, val unmasked, const val stat[STAT_COUNT]);
 
 /* ---- lower_attention_mask.c ---- */
 /* Column c of an operand with a row for each query: [m x 1] for own rows, else [1 x step] for iterated ones. */

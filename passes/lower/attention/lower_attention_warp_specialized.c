@@ -24,6 +24,9 @@
  *   compute  ds; multiply it: begins; commit products
  *   wait     for all; release step i
  *
+ * For the gradient in k and v the threads of the producer store what all consumers need of the step's queries, their
+ * statistics, in the stage.
+ *
  * Two groups of consumers begin attention's products by ping-pong, so that one computes weights while the products of
  * the other one are multiplied.  Those of a gradient do not wait for each other.
  *
@@ -39,6 +42,10 @@ struct steps {
     int64_t max;                   /* steps of any block */
 };
 
+/* What the producer stages of a query's statistics, of a gradient in k and v, whose consumers would all load all of
+ * them. */
+enum { STAGED_BASE, STAGED_DELTA, STAGED };
+
 static bool has_pingpong(const struct tiles *s)
 {
     return !s->gradient && s->s.width == PIPELINE_PINGPONG * s->s.attention_matrix.subgroup;
@@ -50,12 +57,16 @@ void attention_pipeline_make(struct tiles *s)
 {
     struct pipeline *p = &s->pipeline;
     *p = (struct pipeline){.k = s->a->w->k, .stages = s->stages, .consumers = s->s.width,
-                           .subgroup = s->s.attention_matrix.subgroup};
+                           .subgroup = s->s.attention_matrix.subgroup, .frugal = s->keys};
     s->own_full = pipeline_barriers(p, 1, 1);
     if (has_pingpong(s))
         s->pingpong = pipeline_pingpong_make(p);
     for (unsigned i = 0, n = has_pairs(s) ? 2 : 1; i < n; i++)
         s->ring[i] = pipeline_ring_make(p);
+    if (s->keys) {
+        s->staged = k_buf(p->k, BUF_SHARED, KL_F32, s->stages * STAGED * s->step, 0);
+        s->staged_full = pipeline_barriers(p, s->stages, p->subgroup);
+    }
 }
 
 /* ---- steps ---- */
@@ -154,6 +165,48 @@ static void load_columns(const struct tiles *s, const struct columns *c, const s
     pipeline_load(&s->pipeline, &tile, stage, ix_add(k, from->column, k_int(k, c->from)), row, from->matrix);
 }
 
+/* The number of the thread in the producer, which has as many as a group of consumers. */
+static val producer_thread(const struct tiles *s)
+{
+    struct kernel *k = s->a->w->k;
+    val u = ix_sub(k, s->t, k_int(k, s->s.width));
+    ix_bound(k, u, 0, s->s.attention_matrix.subgroup - 1);
+    return u;
+}
+
+/* Loads the statistics of query row + u, of the last query if there is no such one. */
+static void load_statistics(const struct tiles *s, val row, val u, val stat[STAT_COUNT])
+{
+    struct attention *a = s->a;
+    struct kernel *k = a->w->k;
+    val query = smaller(k, ix_add(k, row, u), k_int(k, a->m - 1));
+    ix_bound(k, query, 0, a->m - 1);
+    for (int c = 0; c < STAT_COUNT; c++)
+        stat[c] = attention_stored(a, STATS, query, k_int(k, c));
+}
+
+/* The first element of a statistic of a stage, of as many as a step has queries. */
+static val staged_at(const struct tiles *s, val stage, int64_t statistic)
+{
+    struct kernel *k = s->a->w->k;
+    return ix_add(k, ix_scale(k, stage, STAGED * s->step), k_int(k, statistic * s->step));
+}
+
+/* Each of the producer's threads folds and stores the statistics of query number u of a step, if it has so many. */
+static void stage_statistics(const struct tiles *s, val i, val u, val stat[STAT_COUNT])
+{
+    struct kernel *k = s->a->w->k;
+    const struct pipeline *p = &s->pipeline;
+    val stage = pipeline_stage(p, i);
+    tiles_fold_statistics(k, stat);
+    pipeline_await(p, s->ring[0].empty, stage, ix_div(k, i, p->stages));
+    val some = k_if(k, k_prim(k, P_LT, u, k_int(k, s->step), 0));
+    k_store(k, s->staged, ix_add(k, staged_at(s, stage, STAGED_BASE), u), stat[STAT_MAX], 0);
+    k_store(k, s->staged, ix_add(k, staged_at(s, stage, STAGED_DELTA), u), stat[DELTA], 0);
+    k_end(k, some);
+    pipeline_arrive(p, s->staged_full, stage, 0);
+}
+
 static void emit_producer(const struct tiles *s, const struct steps *r)
 {
     struct kernel *k = s->a->w->k;
@@ -165,16 +218,28 @@ static void emit_producer(const struct tiles *s, const struct steps *r)
     pipeline_arrive(p, s->own_full, zero, column_loads(&own[0]) + column_loads(&own[1]));
     for (int o = 0; o < 2; o++)
         load_columns(s, &own[o], &from, s->a->q0, zero);
-    val i = loop_of_steps(s, r, zero, r->count), stage = pipeline_stage(p, i);
+    if (s->keys)
+        k_end(k, one);
+    val i = loop_of_steps(s, r, zero, r->count), stage = pipeline_stage(p, i), u = 0, stat[STAT_COUNT];
     val row = ix_scale(k, step_number(s, r, i), s->step);
+    if (s->keys) {
+        u = producer_thread(s);
+        load_statistics(s, row, u, stat);
+        one = pipeline_begin_producer_thread(p, s->t);
+    }
     int rings = has_pairs(s) ? 2 : 1;
     for (int g = 0; g < rings; g++) {
         pipeline_acquire(p, &s->ring[g], i, column_loads(&iterated[g]) + (rings == 1 ? column_loads(&iterated[1]) : 0));
         for (int o = g; o < (rings == 1 ? 2 : g + 1); o++)
             load_columns(s, &iterated[o], &to[o], row, stage);
     }
+    if (s->keys) {
+        k_end(k, one);
+        stage_statistics(s, i, u, stat);
+    }
     k_end(k, i);
-    k_end(k, one);
+    if (!s->keys)
+        k_end(k, one);
 }
 
 /* ---- consumers ---- */
@@ -214,31 +279,46 @@ static void attend_step(struct tiles *s, const struct steps *r, val i, bool mask
     }
 }
 
+/* The statistics of the step's queries: [1 x step] from the stage, or [m x 1] of own rows.  Loads from shared memory
+ * take longer while products read it, so they come first. */
+static void step_statistics(const struct tiles *s, val i, val stage, val stat[STAT_COUNT])
+{
+    struct kernel *k = s->a->w->k;
+    stat[STAT_MAX] = s->stat[STAT_MAX];
+    stat[DELTA] = s->stat[DELTA];
+    if (!s->keys)
+        return;
+    pipeline_await(&s->pipeline, s->staged_full, stage, ix_add(k, ix_div(k, i, s->stages), k_int(k, 1)));
+    stat[STAT_MAX] = attention_tile_load(k, s->staged, staged_at(s, stage, STAGED_BASE), TILE_COLS, 1, 1, s->step, 0);
+    stat[DELTA] = attention_tile_load(k, s->staged, staged_at(s, stage, STAGED_DELTA), TILE_COLS, 1, 1, s->step, 0);
+}
+
 static void add_step(struct tiles *s, const struct steps *r, val i, bool masked, val total[CARRIED])
 {
     struct kernel *k = s->a->w->k;
-    val stage = pipeline_stage(&s->pipeline, i), zero = tiles_splat(k, 0, s->m, s->step);
-    val stat[STAT_COUNT], factor[2][MAX_FACTORS];
+    const struct pipeline *p = &s->pipeline;
+    val stage = pipeline_stage(p, i), zero = tiles_splat(k, 0, s->m, s->step);
+    val stat[STAT_COUNT] = {0}, factor[2][MAX_FACTORS];
     val there, unmasked = tiles_enter_step(s, step_number(s, r, i), masked, &there);
-    tiles_statistics(s, there, stat);
-    pipeline_wait_full(&s->pipeline, &s->ring[0], i);
+    step_statistics(s, i, stage, stat);
+    pipeline_wait_full(p, &s->ring[0], i);
     val score = tiles_products(s, 0, stage, zero);
     tiles_commit(s);
     val dp = tiles_products(s, 1, stage, zero);
     tiles_commit(s);
     tiles_wait(s, 1);
-    val p = tiles_probability(s, score, unmasked, stat);
+    val weight = tiles_probability(s, score, unmasked, stat);
     if (s->keys) {
-        tiles_factors(s, p, factor[1]);
+        tiles_factors(s, weight, factor[1]);
         total[1] = tiles_weighted(s, factor[1], 1, stage, total[1]);
         tiles_commit(s);
     }
     tiles_wait(s, s->keys);
-    tiles_factors(s, tiles_ds(s, dp, p, unmasked, stat), factor[0]);
+    tiles_factors(s, tiles_ds(s, dp, weight, unmasked, stat), factor[0]);
     total[0] = tiles_weighted(s, factor[0], 0, stage, total[0]);
     tiles_commit(s);
     tiles_wait(s, 0);
-    pipeline_release(&s->pipeline, &s->ring[0], stage);
+    pipeline_release(p, &s->ring[0], stage);
 }
 
 /* Steps [from, end). */

@@ -4,7 +4,10 @@
 
 /* Registers of a thread in each role.  64 Ki registers of a processor are divided among the 128 threads of a producer
  * and 256 consumers; the hardware takes multiples of 8.  With fewer consumers there are enough for all. */
-enum { PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232, CONSUMERS_OF_DIVIDED = 256 };
+enum {
+    PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232, CONSUMERS_OF_DIVIDED = 256,
+    FRUGAL_REGISTERS = 24, REGISTERS_BESIDE_FRUGAL = 240
+};
 
 /* ---- barriers ---- */
 
@@ -50,7 +53,7 @@ static val begin_warp_role(const struct pipeline *p, enum prim compare, val subg
 
 val pipeline_begin_producer(const struct pipeline *p, val subgroup_number)
 {
-    return begin_warp_role(p, P_EQ, subgroup_number, PRODUCER_REGISTERS);
+    return begin_warp_role(p, P_EQ, subgroup_number, p->frugal ? FRUGAL_REGISTERS : PRODUCER_REGISTERS);
 }
 
 val pipeline_begin_producer_thread(const struct pipeline *p, val t)
@@ -60,7 +63,7 @@ val pipeline_begin_producer_thread(const struct pipeline *p, val t)
 
 val pipeline_begin_consumers(const struct pipeline *p, val subgroup_number)
 {
-    return begin_warp_role(p, P_LT, subgroup_number, CONSUMER_REGISTERS);
+    return begin_warp_role(p, P_LT, subgroup_number, p->frugal ? REGISTERS_BESIDE_FRUGAL : CONSUMER_REGISTERS);
 }
 
 /* ---- stages ---- */

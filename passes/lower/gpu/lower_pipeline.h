@@ -28,6 +28,7 @@ struct pipeline {
     int64_t stages;                 /* steps that the ring in shared memory has room for */
     int64_t consumers;              /* threads of the consumer warps; the producer warp follows them */
     int64_t subgroup;               /* threads of a group of warps that has one role and multiplies one tile */
+    bool frugal;                    /* the producer needs few registers, and leaves more to the consumers */
 };
 
 /* The barriers of a ring: lbufs with one barrier for each stage. */
