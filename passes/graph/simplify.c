@@ -233,6 +233,43 @@ static ref simplify_concat(struct numbering *v, struct graph *g, const struct no
     return n_cast(g, simplify_canonicalize(v, g, graph_add(g, &narrow, NULL), seen), n->dtype);
 }
 
+/* The constant that r is, or is a view of; NULL: none. */
+static const struct node *constant_of(const struct graph *g, ref r)
+{
+    while (op_is_view(g->node[r].op))
+        r = g->node[r].in[0];
+    return g->node[r].op == OP_const ? &g->node[r] : NULL;
+}
+
+/* +0 in x's dtype and shape. */
+static ref zero_like(struct numbering *v, struct graph *g, ref x)
+{
+    struct shape full = *node_shape(g, x), one = {.rank = full.rank};
+    for (uint32_t d = 0; d < one.rank; d++)
+        one.dim[d] = 1;
+    uint32_t seen = g->nnode;
+    ref zero = simplify_canonicalize(v, g, n_const(g, g->node[x].dtype, 0), seen);
+    seen = g->nnode;
+    zero = simplify_canonicalize(v, g, n_reshape(g, zero, &one), seen);
+    seen = g->nnode;
+    return simplify_canonicalize(v, g, n_expand(g, zero, &full), seen);
+}
+
+/* A cast's result plus 0: the cast of a sum in the narrower dtype, which is as exact.  Its reader may cast back. */
+static ref simplify_cast_plus_zero(struct numbering *v, struct graph *g, const struct node *n)
+{
+    for (unsigned i = 0; n->op == OP_add && i < 2; i++) {
+        const struct node a = *simplify_operand(g, n, i); /* a copy: rules build nodes */
+        const struct node *zero = constant_of(g, n->in[1 - i]);
+        if (a.op != OP_cast || !is_exact_cast(g->node[a.in[0]].dtype, a.dtype) || !zero || zero->attr.konst.bits)
+            continue;
+        ref none = zero_like(v, g, a.in[0]);
+        uint32_t seen = g->nnode;
+        return n_cast(g, simplify_canonicalize(v, g, n_add(g, a.in[0], none), seen), n->dtype);
+    }
+    return NIL;
+}
+
 /* A product of bytes that were cast to i32: the same sums from operands of a quarter of the size. */
 static ref simplify_dot(struct numbering *v, struct graph *g, const struct node *n)
 {
@@ -243,14 +280,6 @@ static ref simplify_dot(struct numbering *v, struct graph *g, const struct node 
     bytes.in[0] = strip_widening(v, g, n->in[0]);
     bytes.in[1] = strip_widening(v, g, n->in[1]);
     return graph_add(g, &bytes, NULL);
-}
-
-/* The constant that r is, or is a view of; NULL: none. */
-static const struct node *constant_of(const struct graph *g, ref r)
-{
-    while (op_is_view(g->node[r].op))
-        r = g->node[r].in[0];
-    return g->node[r].op == OP_const ? &g->node[r] : NULL;
 }
 
 static bool is_same_constant(const struct graph *g, ref a, ref b)
@@ -419,6 +448,8 @@ static ref simplify_node(struct numbering *v, struct graph *g, ref r)
         s = simplify_requantize(v, g, &n);
     if (!s)
         s = simplify_concat(v, g, &n);
+    if (!s)
+        s = simplify_cast_plus_zero(v, g, &n);
     if (!s)
         s = simplify_cast(v, g, &n);
     if (!s && n.nin)
