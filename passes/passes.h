@@ -32,6 +32,7 @@ struct pass_options {
     bool verify;               /* verify before the first pass and after each */
     uint64_t bf16_dot2;         /* devices, by bit, whose products of bf16 are summed in pairs: see caps.dot2 */
     struct processor processor;
+    uint64_t gpus;              /* devices, by bit, that are GPUs */
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
@@ -81,10 +82,13 @@ bool dot_sweeps(const struct graph *g, ref r);
 
 /* ---- fuse_rows.c ---- */
 struct row_space { int64_t rows, length; };
-enum { MAX_ROW_REDUCES = 8 };     /* in one kernel */
+enum { MAX_ROW_REDUCES = 8, MAX_ROW_COLUMNS = 3 };     /* in one kernel */
 /* Does r reduce whole rows, the last axes, in one chunk of lanes or in several of whole vectors?  Sets their number and
  * length. */
 bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
+/* Does r reduce columns of these rows: of all of them, or of parts of equally many adjacent ones?  Its results are then
+ * a row for each part.  Sets the number of rows of a part. */
+bool reduce_columns(const struct graph *g, ref r, const struct row_space *s, int64_t *rows);
 
 /* ---- fuse_explain.c ----
  *

@@ -432,7 +432,7 @@ void fuser_close(struct fuser *f) { mem_arena_free(&f->mem); }
 
 /* Makes one grouping. remat: if values should be recomputed, the graph is replaced by one with their copies and without
  * groups (1). -1: g->err. */
-static int group_all(struct graph *g, bool unfused, bool remat, struct processor processor)
+static int group_all(struct graph *g, bool unfused, bool remat, const struct pass_options *o)
 {
     struct fuser f = {0};
     int changed = 0;
@@ -444,7 +444,8 @@ static int group_all(struct graph *g, bool unfused, bool remat, struct processor
         g->group[r] = op_is_masked(g->node[r].op) ? 0 : GROUP_NONE;
     bool ok = g->group && (unfused || fuse_pads_choose(g)) && fuser_open(&f, g);
     if (ok) {
-        f.processor = processor;
+        f.processor = o->processor;
+        f.gpus = o->gpus;
         single_groups(&f, unfused);
         ok = unfused || (fuse_order(&f) && fuse_all(&f));
         store_whole(&f);
@@ -464,8 +465,8 @@ int pass_fuse(struct graph *g, const struct pass_options *o)
 {
     if (g->symbols) /* kernels need known sizes */
         return 0;
-    int changed = group_all(g, !o->fuse, o->fuse, o->processor);
+    int changed = group_all(g, !o->fuse, o->fuse, o);
     if (changed > 0)
-        changed = pass_dce(g, o) < 0 ? -1 : group_all(g, !o->fuse, false, o->processor);
+        changed = pass_dce(g, o) < 0 ? -1 : group_all(g, !o->fuse, false, o);
     return changed < 0 ? -1 : 1;
 }

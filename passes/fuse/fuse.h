@@ -40,6 +40,7 @@ struct fuser {
     struct mem_arena mem;   /* of the arrays */
     struct graph *g;
     struct processor processor;
+    uint64_t gpus;          /* devices, by bit */
     struct group *group; uint32_t ngroup;
     ref *next;          /* per node: next member of its group */
     /* reader[readers[r]] up to reader[readers[r + 1]]: the readers of r, also through views */

@@ -26,7 +26,7 @@ static bool pad_operand_is_stored(const struct graph *g, ref r)
 static bool pads_with_zeros(const struct graph *g, ref r)
 {
     const struct node *n = &g->node[r], *value = &g->node[n->in[1]];
-    return n->op == OP_pad && !n->attr.pad.interior && n->attr.pad.low >= 0 && n->attr.pad.high >= 0 &&
+    return op_is_masked(n->op) && !n->attr.pad.interior && n->attr.pad.low >= 0 && n->attr.pad.high >= 0 &&
            value->op == OP_const && !value->attr.konst.bits && !shape_is_symbolic(node_shape(g, r)) &&
            n->dtype != KL_BOOL && pad_operand_is_stored(g, n->in[0]);
 }
@@ -77,7 +77,7 @@ static bool is_sum_of_pads(const struct graph *g, ref r, struct pads *p)
     return g->node[r].op == OP_add && list_pads(g, r, p) && pads_fill_axis(g, p);
 }
 
-static ref concatenation(const struct rewrite *w, const struct pads *p)
+static ref concat_operands(const struct rewrite *w, const struct pads *p)
 {
     ref part[MAX_PADS];
     const struct node *first = &w->from->node[p->pad[0]];
@@ -100,7 +100,7 @@ int pass_join_pads(struct graph *g, const struct pass_options *o)
         for (ref r = 1; r < g->nnode && !w.to->err.code; r++) {
             rewrite_site(&w, r);
             if (is_sum_of_pads(g, r, &p))
-                w.map[r] = concatenation(&w, &p);
+                w.map[r] = concat_operands(&w, &p);
             else
                 rewrite_copy(&w, r);
         }

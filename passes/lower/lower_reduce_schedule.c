@@ -63,19 +63,36 @@ static int64_t held_elements(const struct rows_facts *f, int64_t width, int64_t 
     return (f->length + width * each - 1) / (width * each) * each;
 }
 
+/* Rows of which a block of threads adds up the columns: few enough for several blocks on each of the GPU's processors,
+ * but each of them stores a sum of each column.  In the graph's order they are those of a chunk. */
+static int64_t column_block(const struct caps *caps, const struct rows_facts *f)
+{
+    enum { A_PROCESSOR = 6, MAX_ROWS = 64 }; /* no measurement is recorded */
+    int64_t block = 1;
+    if (caps->graph_order)
+        return f->column_chunk;
+    while (block < MAX_ROWS && f->column_rows % (2 * block) == 0 &&
+           f->rows / (2 * block) >= A_PROCESSOR * (int64_t)caps->threads)
+        block *= 2;
+    return block;
+}
+
 /* A row whose threads have few elements each stays in a GPU's registers; others are iterated over. */
 static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f, struct schedule *s)
 {
-    /* Elements: FULL, worth a thread; MAX_COUNT, that a thread may hold.  MAX_WORK: elements of a thread times members
-     * of the group, each a value in a register and code that is written out.  No measurement is recorded. */
-    enum { FULL = 32, MAX_COUNT = 64, MAX_WORK = 1 << 11 };
+    /* Elements: FULL, worth a thread, or FULL_COLUMNS, where it has sums of columns, too; MAX_COUNT, that a thread may
+     * hold.  MAX_WORK: elements of a thread times members of the group, each a value in a register and code that is
+     * written out.  No measurement is recorded. */
+    enum { FULL = 32, FULL_COLUMNS = 16, MAX_COUNT = 64, MAX_WORK = 1 << 11 };
     bool ordered = caps->graph_order, chunks = ordered && f->chunks;
     int64_t each = !ordered ? gpu_row_vector_width(f->length, f->access)
         : f->symbolic || (chunks && !f->chunk) ? 1
         : ordered_vector_width(caps, f->length, f->rows, f->access, chunks ? f->chunk : f->length);
-    s->width = ordered ? (uint16_t)(numeric_lanes(f->length) / each) : gpu_row_width(caps, f->length, each, FULL);
+    s->width = ordered ? (uint16_t)(numeric_lanes(f->length) / each)
+                       : gpu_row_width(caps, f->length, each, f->columns ? FULL_COLUMNS : FULL);
     int64_t held = held_elements(f, s->width, each);
-    bool holds = held <= MAX_COUNT && held * (int64_t)f->members <= MAX_WORK && !chunks;
+    bool holds = f->columns || (held <= MAX_COUNT && held * (int64_t)f->members <= MAX_WORK && !chunks);
+    s->rows.block = f->columns ? (uint32_t)column_block(caps, f) : 0;
     s->rows.held = holds ? (uint16_t)held : 0;
     s->rows.vector = holds ? (uint16_t)(each > 1 ? each : 0)
         : f->symbolic || (chunks && !f->chunk) ? 0 : (uint16_t)each;
@@ -112,6 +129,17 @@ static bool ordered_rows_legal(const struct rows_facts *f, const struct schedule
     return ordered_lanes_legal(f->w, s, f->length, each, f->chunks ? f->chunk : f->length);
 }
 
+static bool row_columns_legal(const struct rows_facts *f, const struct schedule *s)
+{
+    if (!f->columns)
+        return !s->rows.block || reject_schedule(f->w, "block", "block: the group has no sums of columns");
+    if (!s->rows.held)
+        return reject_schedule(f->w, "held", "held: threads that add up columns hold their rows");
+    if (!s->rows.block || f->column_rows % s->rows.block)
+        return reject_schedule(f->w, "block", "block: columns have %d rows, which it must divide", (int)f->column_rows);
+    return !f->w->chooser->caps->graph_order || s->rows.block == f->column_chunk || reject_order(f->w, "block");
+}
+
 bool rows_legal(const struct rows_facts *f, const struct schedule *s)
 {
     const struct lowering *w = f->w;
@@ -122,10 +150,12 @@ bool rows_legal(const struct rows_facts *f, const struct schedule *s)
     if (s->rows.vector && !s->rows.held && (!caps->is_gpu || f->symbolic || s->rows.keep))
         return reject_schedule(w, "vector", "vector: of rows that a GPU's threads hold in registers, or iterate over "
                            "without keep");
+    if (!caps->is_gpu && s->rows.block)
+        return reject_schedule(w, "block", "block: sums of columns are a GPU's");
     if (!caps->is_gpu)
         return !s->rows.held ? schedule_width_is(w, s, numeric_lanes(f->length))
             : reject_schedule(w, "held", "held: a GPU's threads hold rows in registers");
-    if (caps->graph_order && !ordered_rows_legal(f, s))
+    if ((caps->graph_order && !ordered_rows_legal(f, s)) || !row_columns_legal(f, s))
         return false;
     if (s->width > caps->block_threads)
         return reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width);

@@ -64,6 +64,8 @@ static void mark_pass(struct rows *s, uint32_t pass, bool *need)
     for (uint32_t r = 0; r < s->nreduce; r++)
         if (r == pass || (pass == s->nreduce && s->late >> r & 1))
             need_operand(w, s->reduce[r], 0, need);
+    for (uint32_t c = 0; c < s->ncolumn && pass == s->nreduce; c++)
+        need_operand(w, s->column[c], 0, need);
     for (uint32_t m = w->nmember; m-- > 0;) {
         ref r = w->member[m];
         need[m] = rows_is_full(s, r) && (need[m] || (pass == s->nreduce && w->stored[r]));
@@ -209,6 +211,24 @@ void rows_store_members(struct rows *s)
             continue;
         full_coord(s, r, coord);
         lower_store(w, r, node_shape(w->g, r), coord);
+    }
+}
+
+void rows_load_operands(struct rows *s)
+{
+    const struct lowering *w = s->w;
+    lower_point(s->w);
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        for (unsigned i = 0; rows_is_full(s, w->member[m]) && !op_is_select(n->op) && i < n->nin; i++) {
+            bool linear;
+            val coord[KL_MAX_RANK] = {0};
+            ref x = node_operand(w->g, w->member[m], i, &linear);
+            if (!linear || !lower_in_memory(w, x) || node_numel(w->g, x) != s->space.rows * s->space.length)
+                continue;
+            full_coord(s, n->in[i], coord);
+            lower_at(s->w, n->in[i], coord);
+        }
     }
 }
 
@@ -377,11 +397,9 @@ static void fix_members(struct rows *s)
     }
 }
 
-static void emit_row(struct rows *s)
+void rows_emit_row(struct rows *s)
 {
     struct lowering *w = s->w;
-    struct kernel *k = w->k;
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
     fix_members(s);
     for (uint32_t pass = 0; pass < s->nreduce; pass++) {
         if (s->late >> pass & 1 || s->fixed[w->place[s->reduce[pass]]])
@@ -398,8 +416,6 @@ static void emit_row(struct rows *s)
     emit_last(s);
     if (s->late)
         fix_members(s);
-    k_end(k, w->lane);
-    w->lane = 0;
 }
 
 static void lower_rows_emit_rows(struct rows *s)
@@ -412,10 +428,18 @@ static void lower_rows_emit_rows(struct rows *s)
     rows_make_held(s);
     rows_find_late(s);
     lower_scalars(w);
+    if (s->ncolumn) {
+        rows_emit_columns(s, &kept);
+        rows_free_held(s);
+        return;
+    }
     struct tasks t;
     s->index = lower_tasks(w, s->space.rows, ix_size(k, kernel_count(k, &kept)), &t);
     lower_unflatten(k, &kept, s->index, s->row_coord);
-    emit_row(s);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    rows_emit_row(s);
+    k_end(k, w->lane);
+    w->lane = 0;
     lower_tasks_end(w, &t);
     rows_free_held(s);
 }
@@ -424,9 +448,13 @@ static void lower_rows_emit_rows(struct rows *s)
 static void find_rows(struct rows *s)
 {
     struct lowering *w = s->w;
-    for (uint32_t m = 0; m < w->nmember; m++)
-        if (op_is_reduce(w->g->node[w->member[m]].op))
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *r = &w->g->node[w->member[m]];
+        if (op_is_reduce(r->op) && r->attr.reduce.lanes == 1)
+            s->column[s->ncolumn++] = w->member[m];
+        else if (op_is_reduce(r->op))
             s->reduce[s->nreduce++] = w->member[m];
+    }
     const struct node *n = &w->g->node[s->reduce[0]];
     s->shape = *node_shape(w->g, n->in[0]);
     reduce_rows(w->g, s->reduce[0], &s->space);
@@ -482,6 +510,18 @@ static int64_t chunk_of_all(const struct rows *s)
     return size_is_constant(rows_length(s)) ? (int64_t)chunk : 0;
 }
 
+static void find_columns(const struct rows *s, struct rows_facts *f)
+{
+    int64_t rows;
+    f->columns = s->ncolumn;
+    for (uint32_t c = 0; c < s->ncolumn; c++) {
+        int64_t chunk = (int64_t)s->w->g->node[s->column[c]].attr.reduce.chunk;
+        reduce_columns(s->w->g, s->column[c], &s->space, &rows);
+        f->column_rows = common_divisor(rows, f->column_rows);
+        f->column_chunk = chunk < rows ? chunk : rows;
+    }
+}
+
 static void schedule_and_emit(struct rows *s)
 {
     find_rows(s);
@@ -490,6 +530,7 @@ static void schedule_and_emit(struct rows *s)
                            .symbolic = !size_is_constant(rows_length(s)), .may_keep = may_keep(s),
                            .chunks = has_chunks(s), .chunk = chunk_of_all(s),
                            .access = lower_row_access(s->w, rows_length(s), s->space.rows * s->space.length)};
+    find_columns(s, &f);
     select_family(s->w, GROUP_rows, &f, s);
 }
 

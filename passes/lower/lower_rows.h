@@ -12,6 +12,8 @@ struct rows {
     val index;                  /* number of the row */
     ref reduce[MAX_ROW_REDUCES]; /* a pass for each; one more pass follows */
     uint32_t nreduce;
+    ref column[MAX_ROW_COLUMNS]; /* on a GPU: sums of columns */
+    uint32_t ncolumn;
     bool *fixed;                /* per member: it has one value for the row, which has been computed */
     uint32_t *first;            /* per member: the pass that computes it first; nreduce + 1: none */
     uint32_t *cost;             /* per member: instructions to compute it in its first pass, in a trial */
@@ -37,10 +39,24 @@ struct size rows_length(const struct rows *s);            /* elements of a row *
 void rows_compute_members(struct rows *s, uint32_t pass); /* those that s->need says, at the current element */
 val rows_operand(const struct rows *s, const struct node *n); /* of reduce n at the current element, computed before */
 void rows_store_members(struct rows *s);
+void rows_load_operands(struct rows *s);                  /* what members read from memory at the current element */
 /* Gives r, which has one value for the row, its value, and stores it. */
 void rows_fix(struct rows *s, ref r, val value);
 
+void rows_emit_row(struct rows *s);                       /* all passes of the row, in the open vector loop */
+
+/* ---- gpu/lower_gpu_row_columns.c ---- the rows of a kernel with sums of columns; kept: the axes before a row's */
+void rows_emit_columns(struct rows *s, const struct shape *kept);
+
 /* ---- lower_rows_gpu.c ---- */
+/* The place of element e that the thread holds: sets the current column, and the condition that it is there. */
+void rows_at_held_place(struct rows *s, uint32_t e);
+/* The operand of reduce n at element e in the last pass, after rows_emit_row; `none` where there is no element. */
+val rows_held_operand(struct rows *s, const struct node *n, uint32_t e, val none);
+/* Loads all that members read from memory at element e, before any of them waits for a reduce. */
+void rows_load_held(struct rows *s, uint32_t e);
+void rows_leave_held(struct rows *s);
+uint32_t rows_held_there(const struct rows *s);           /* elements that there are at all */
 /* The registers that hold rows or groups of their elements, as the schedule says; s->each is 0 without them. */
 void rows_make_held(struct rows *s);
 void rows_free_held(struct rows *s);

@@ -14,7 +14,7 @@
 enum { MAX_ROW_VECTOR = 8 };    /* adjacent elements of a lane */
 
 /* The index in the row of element e of a lane: `each` adjacent elements, then those of the next vector. */
-static void at_held(struct rows *s, uint32_t pass, uint32_t e)
+void rows_at_held_place(struct rows *s, uint32_t e)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
@@ -34,18 +34,23 @@ static void at_held(struct rows *s, uint32_t pass, uint32_t e)
     }
     w->pred = s->there[e];
     w->pred_padded = s->there[e - number]; /* of the vector's first element */
-    w->held = &s->held[e];
+}
+
+static void at_held(struct rows *s, uint32_t pass, uint32_t e)
+{
+    rows_at_held_place(s, e);
+    s->w->held = &s->held[e];
     rows_compute_members(s, pass);
 }
 
-static void leave_held(struct rows *s)
+void rows_leave_held(struct rows *s)
 {
     s->w->held = NULL;
     s->w->pred = s->w->pred_padded = 0;
 }
 
 /* The elements that there are at all; of a symbolic length, which is not `left`, all may be. */
-static uint32_t held_there(const struct rows *s)
+uint32_t rows_held_there(const struct rows *s)
 {
     if (!size_is_constant(rows_length(s)))
         return s->nheld;
@@ -59,7 +64,7 @@ static void fold_held(struct rows *s, uint32_t pass, val *acc, val none)
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     const struct node *n = &w->g->node[s->reduce[pass]];
-    for (uint32_t e = 0; e < held_there(s); e++) {
+    for (uint32_t e = 0; e < rows_held_there(s); e++) {
         at_held(s, pass, e);
         val x = rows_operand(s, n);
         if (w->pred)
@@ -67,19 +72,33 @@ static void fold_held(struct rows *s, uint32_t pass, val *acc, val none)
         val *sum = &acc[e % s->sums]; /* there is one, or one for each adjacent element */
         *sum = k_fold_step(k, reduce_fold(n->op), *sum, x);
     }
-    leave_held(s);
+    rows_leave_held(s);
+}
+
+void rows_load_held(struct rows *s, uint32_t e)
+{
+    rows_at_held_place(s, e);
+    s->w->held = &s->held[e];
+    rows_load_operands(s);
+}
+
+val rows_held_operand(struct rows *s, const struct node *n, uint32_t e, val none)
+{
+    at_held(s, s->nreduce, e);
+    val x = rows_operand(s, n);
+    return s->w->pred ? k_prim(s->w->k, P_SELECT, s->w->pred, x, none) : x;
 }
 
 /* Computes all members of the last pass, then stores them. */
 static void store_held(struct rows *s)
 {
     for (int store = 0; store < 2; store++)
-        for (uint32_t e = 0; e < held_there(s); e++) {
+        for (uint32_t e = 0; e < rows_held_there(s); e++) {
             at_held(s, s->nreduce, e);
             if (store)
                 rows_store_members(s);
         }
-    leave_held(s);
+    rows_leave_held(s);
 }
 
 /* The elements of another group come. */
@@ -270,12 +289,12 @@ static struct online fold_online(struct rows *s, uint32_t pass, struct online o)
     fold_held(s, pass, &max, low);
     val from = k_prim(k, P_SELECT, k_prim(k, P_EQ, max, low, 0), zero, max);
     val sum = k_prim(k, P_MUL, o.sum, exp_below(k, o.max, from), 0);
-    for (uint32_t e = 0; e < held_there(s); e++) {
+    for (uint32_t e = 0; e < rows_held_there(s); e++) {
         at_held(s, pass, e);
         val term = exp_below(k, rows_operand(s, n), from);
         sum = k_prim(k, P_ADD, sum, w->pred ? k_prim(k, P_SELECT, w->pred, term, zero) : term, 0);
     }
-    leave_held(s);
+    rows_leave_held(s);
     return (struct online){max, sum};
 }
 

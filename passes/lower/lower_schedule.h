@@ -99,6 +99,8 @@ struct rows_facts {
     struct lowering *w;
     int64_t rows, length, bytes;
     uint32_t reduces, members;
+    uint32_t columns;               /* sums of columns; their rows, a multiple of which each part has; and chunk */
+    int64_t column_rows, column_chunk;
     int64_t access;                 /* adjacent elements that one access of a GPU may have in every row */
     bool symbolic;                  /* the length depends on symbols */
     bool chunks;                    /* a row may have several chunks of the graph's order */

@@ -152,6 +152,16 @@ struct processor device_processor(const struct graph *g)
     return (struct processor){hosts, caps.threads};
 }
 
+uint64_t device_gpus(const struct graph *g)
+{
+    uint64_t devices = graph_devices(g) & ~hosts, gpus = 0;
+    for (int d = 0; devices >> d; d++) {
+        struct caps caps;
+        if (devices >> d & 1 && d != DEVICE_META && device_backend(d, &caps) && caps.is_gpu) gpus |= UINT64_C(1) << d;
+    }
+    return gpus;
+}
+
 int device_find(const char *name, struct err *e)
 {
     if (name && !strcmp(name, "ref")) {

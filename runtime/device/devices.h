@@ -40,6 +40,8 @@ uint64_t device_bf16_dot2(const struct graph *g);
 /* What pass fuse needs to know of cpu, if the graph has nodes on it, or on ref; else {0}.  threads: only if there is
  * attention. */
 struct processor device_processor(const struct graph *g);
+/* Of the devices of its nodes, those that are GPUs, as a set of bits. */
+uint64_t device_gpus(const struct graph *g);
 /* The dtypes that a device supports, as a set of bits.  The device must work. */
 uint32_t device_dtypes(int device);
 /* Calls `line` for each device of each kind: with its description, or with the reason why it does not work. */

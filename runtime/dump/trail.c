@@ -60,6 +60,7 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
     bool kernels = r->form != DUMP_HTML && r->stage && !dump_is_graph_stage(r->stage);
     struct pass_options o = {.fuse = r->fuse, .verify = true, .bf16_dot2 = device_bf16_dot2(g),
                              .processor = r->target ? (struct processor){0} : device_processor(g),
+                             .gpus = r->target ? UINT64_MAX : device_gpus(g),
                              .dump = keep_stage, .ctx = t,
                              .placeholders = kernels ? &t->placeholders : NULL, .recorded = captured};
     bool ok = (!mark || mark_nodes(g, "")) && passes_run(g, &o);

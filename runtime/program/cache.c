@@ -208,7 +208,8 @@ static struct program *cache_plan_program(struct graph *g, const struct exec *x,
 {
     struct placeholders placeholders = {0};
     struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .bf16_dot2 = device_bf16_dot2(g),
-                             .processor = device_processor(g), .dump = dump ? dump_graph : NULL, .ctx = dump,
+                             .processor = device_processor(g), .gpus = device_gpus(g),
+                             .dump = dump ? dump_graph : NULL, .ctx = dump,
                              .placeholders = &placeholders, .recorded = x->captured,
                              .cancel = cancellation_current()};
     struct program *p = NULL;

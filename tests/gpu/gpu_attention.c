@@ -87,7 +87,7 @@ static void agrees(const struct gpu_attention *c, const char *schedules)
         goto done;
     if (!check(run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s: %s", name, e.msg))
         goto done;
-    if (passes_run(h, &(struct pass_options){.fuse = true, .verify = true}))
+    if (passes_run(h, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX, .verify = true}))
         p = program_plan_with(h, &caps, schedules ? s.v : NULL, NULL, NULL, &e);
     bool panels = caps.panel_copies && (!schedules || strstr(schedules, "panels"));
     if (!check(p && uses_units(c, p, panels), "%s: %s", name, p ? "it does not use this matrix unit" : e.msg))
@@ -125,7 +125,7 @@ static void refuses(const struct gpu_attention *c, const char *kind, const char 
     struct program *p = NULL;
     char text[256];
     snprintf(text, sizeof text, "@k0_attention_attention_stats schedule %s %s\n", kind, record);
-    if (passes_run(g, &(struct pass_options){.fuse = true}) &&
+    if (passes_run(g, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX}) &&
         check(schedules_parse(text, strlen(text), NULL, &s, &e), "%s", e.msg))
         p = program_plan_with(g, &caps, s.v, NULL, NULL, &e);
     check(!p && strstr(e.msg, phrase), "%s: %s", record, p ? "taken" : e.msg);

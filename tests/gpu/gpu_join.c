@@ -156,7 +156,8 @@ static void try_graph(struct graph *g, uint32_t fewest)
 {
     struct err e = {0};
     struct values in = {0}, state = {0}, want = {0}, got = {0};
-    if (!check(!g->err.code && passes_run(g, &(struct pass_options){.fuse = true, .verify = true}), "%s", g->err.msg))
+    const struct pass_options options = {.fuse = true, .gpus = UINT64_MAX, .verify = true};
+    if (!check(!g->err.code && passes_run(g, &options), "%s", g->err.msg))
         return;
     values_random(&rng, g, &g->input, false, &in);
     values_random(&rng, g, &g->state, false, &state);
@@ -194,7 +195,7 @@ static void try_devices(void)
 {
     struct err e = {0};
     struct graph *g = make_devices(8);
-    check(!g->err.code && passes_run(g, &(struct pass_options){.fuse = true}), "%s", g->err.msg);
+    check(!g->err.code && passes_run(g, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX}), "%s", g->err.msg);
     struct program *p = plan(g, true, &e);
     check(p && p->ncmd == 2, "@%s: %u commands for two devices", g->name, p ? p->ncmd : 0);
     for (uint32_t c = 0; p && c < p->ncmd; c++)
@@ -209,7 +210,7 @@ static void try_devices(void)
 static void try_apart(struct graph *g, unsigned max)
 {
     struct err e = {0};
-    check(!g->err.code && passes_run(g, &(struct pass_options){.fuse = true}), "%s", g->err.msg);
+    check(!g->err.code && passes_run(g, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX}), "%s", g->err.msg);
     struct program *apart = plan(g, false, &e), *joined = plan(g, true, &e);
     if (apart && joined) {
         check(max_members(joined) <= max, "@%s: a launch with %u members", g->name, max_members(joined));

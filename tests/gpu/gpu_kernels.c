@@ -73,7 +73,7 @@ static void add_graph_for(struct kernel_set *s, const struct graph *g, const str
     for (int fuse = 1; fuse >= !unfused; fuse--) {
         struct graph *h = graph_clone(g);
         struct program *p = NULL;
-        if (h && passes_run(h, &(struct pass_options){.fuse = fuse}))
+        if (h && passes_run(h, &(struct pass_options){.fuse = fuse, .gpus = UINT64_MAX}))
             p = program_plan(h, caps, false, &e);
         for (uint32_t i = 0; p && i < p->nkernel; i++)
             gpu_kernels_add(s, p->kernel[i]);

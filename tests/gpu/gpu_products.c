@@ -54,7 +54,8 @@ static void agrees(const struct graph *g, const struct values *in, const struct 
     struct err e = {0};
     struct values out = {.n = g->nout};
     struct graph *h = graph_clone(g);
-    struct program *p = passes_run(h, &(struct pass_options){.fuse = true, .verify = true}) ? plan(h, schedules, &e)
+    struct program *p = passes_run(h, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX, .verify = true})
+        ? plan(h, schedules, &e)
         : NULL;
     if (!check(p, "@%s %s: %s", g->name, record, e.msg)) {
         graph_free(h);
@@ -149,7 +150,8 @@ static void convolutions(const char *dialect, const char *architecture, unsigned
     for (unsigned i = 0; i < gpu_convolution_count; i += step) {
         struct graph *g = gpu_convolution_graph(&gpu_convolutions[i]), *h = graph_clone(g);
         struct values in, none = {0}, want = {0};
-        struct program *p = passes_run(h, &(struct pass_options){.fuse = true}) ? plan(h, NULL, &e) : NULL;
+        struct program *p = passes_run(h, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX})
+            ? plan(h, NULL, &e) : NULL;
         char *line = NULL;
         values_random(&rng, g, &g->input, false, &in);
         bool ok = check(p && run_on(g, "ref", true, &in, &none, NULL, &want, &e), "convolution %u: %s", i, e.msg);
@@ -198,7 +200,8 @@ static void pitched(unsigned dtype)
     dialect_architecture(dialect_find("cuda", &e), "sm_90a", &caps);
     caps.threads = 1;
     rounded = cancels = true;
-    struct program *p = passes_run(h, &(struct pass_options){.fuse = true}) ? plan(h, NULL, &e) : NULL;
+    struct program *p = passes_run(h, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX}) ? plan(h, NULL, &e)
+        : NULL;
     values_random(&rng, g, &g->input, false, &in);
     if (check(p && p->pitch, "%s: %s", g->name, p ? "no pitch" : e.msg) &&
         check(run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg)) {
@@ -311,7 +314,8 @@ static void refuses(unsigned dtype, const char *record, const char *phrase)
     struct graph *g = product(dtype, 40, 40, 16, PLAIN);
     char text[256];
     snprintf(text, sizeof text, "@k0_dot schedule %s\n", record);
-    struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? plan(g, text, &e) : NULL;
+    struct program *p = passes_run(g, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX}) ? plan(g, text, &e)
+        : NULL;
     check(!p && strstr(e.msg, phrase) && strstr(e.msg, "1:"), "%s: %s", record, p ? "taken" : e.msg);
     program_free(p);
     graph_free(g);
@@ -425,7 +429,7 @@ static void tuned_units(unsigned dtype)
     struct values in, none = {0}, want = {0};
     uint32_t n = 0, of[2] = {0}, threads = caps.threads;
     caps.threads = 1;
-    bool ok = passes_run(h, &(struct pass_options){.fuse = true});
+    bool ok = passes_run(h, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX});
     struct lowerer *s = ok ? lowerer_new(h, &(struct target_set){&target, 1}, 0, NULL, NULL) : NULL;
     values_random(&rng, g, &g->input, false, &in);
     ok = s && lower_group(s, 0, NULL, &l, &e) && lower_candidates(s, 0, l.k, 1, list, &n, &e) &&
@@ -473,7 +477,8 @@ static void by_amd_units(void)
         const char *due = chosen[i / 2][1];
         char text[256], *line = NULL;
         snprintf(text, sizeof text, "@k0_dot schedule %s\n", chosen[i / 2][0]);
-        struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? plan(g, text, &e) : NULL;
+        struct program *p = passes_run(g, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX})
+            ? plan(g, text, &e) : NULL;
         line = p ? schedule_line(schedule_of(p->kernel[0])) : NULL;
         check(line && !strncmp(line + strlen("schedule "), due, strlen(due)), "%s is %s", text, line ? line : e.msg);
         mem_free(line);

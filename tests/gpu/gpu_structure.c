@@ -318,7 +318,7 @@ static bool count_case(unsigned i, const struct caps *caps, struct counts *sum)
     struct program *p = NULL;
     free(step);
     *sum = (struct counts){0};
-    if (g && passes_run(g, &(struct pass_options){.fuse = true}))
+    if (g && passes_run(g, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX}))
         p = program_plan(g, caps, false, &e);
     bool ok = check(p, "%s: %s", cases[i].name, g && g->err.code ? g->err.msg : e.msg);
     struct step_kernel *v = p ? calloc(p->nkernel + 1, sizeof *v) : NULL;

@@ -119,8 +119,8 @@ static void try(const struct graph *g, const char *name, bool both)
         take_target(i % TARGETS, &caps);
         snprintf(what, sizeof what, "%s for %s of %u blocks, %s", name, targets[i % TARGETS].dialect, caps.threads,
                  fuse ? "fused" : "unfused");
-        bool ok = check(passes_run(h, &(struct pass_options){.fuse = fuse, .verify = true}), "%s: %s", what,
-                        h->err.msg);
+        const struct pass_options options = {.fuse = fuse, .gpus = UINT64_MAX, .verify = true};
+        bool ok = check(passes_run(h, &options), "%s: %s", what, h->err.msg);
         struct program *p = ok ? program_plan_with(h, &caps, NULL, NULL, NULL, &e) : NULL;
         if (ok && check(p, "%s: %s", what, e.msg) && can_run(p, both) &&
             (want.n || interpret(h, &in, &st, &want))) {

@@ -216,7 +216,7 @@ static bool count_case(const char *name, const struct caps *caps, struct counts 
     for (unsigned i = 0; i < sizeof graphs / sizeof *graphs; i++)
         text = strcmp(graphs[i].name, name) ? text : graphs[i].text;
     struct graph *g = graph_parse(text, strlen(text), NULL, &e);
-    if (g && passes_run(g, &(struct pass_options){.fuse = true}))
+    if (g && passes_run(g, &(struct pass_options){.fuse = true, .gpus = UINT64_MAX}))
         p = program_plan(g, caps, false, &e);
     bool ok = check(p, "%s: %s", name, g && g->err.code ? g->err.msg : e.msg);
     for (uint32_t n = 0; ok && n < p->nkernel; n++)
