@@ -170,6 +170,8 @@ void source_opaque_splat(struct emitter *m, val v);
 void source_begin_phases(struct emitter *m);      /* at the start of a block: the barriers with phases */
 void source_end_phases(struct emitter *m);
 void source_registers(struct emitter *m, uint64_t registers); /* at the start of a role; 0: unchanged */
+/* The blocks that a processor has registers for if each role has the number that it names; 0: no role names any. */
+unsigned source_role_blocks(const struct emitter *m);
 void source_copy_panel(struct emitter *m, val v);
 void source_arrive(struct emitter *m, val v);
 void source_await(struct emitter *m, val v);

@@ -83,6 +83,12 @@ static uint64_t shared_end(const struct emitter *m, uint32_t b, uint64_t start)
     return start + ((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64;
 }
 
+/* Has it the memory of buffers before it?  Only kernels whose shared memory is one array place it there. */
+static bool shares_place(const struct emitter *m, uint32_t b)
+{
+    return source_is_async(m) && buf_is_over(&m->k->buf[b]);
+}
+
 /* Places shared buffers, then scratch buffers in order as long as shared memory has room. */
 static bool place_buffers(struct emitter *m, unsigned arrays)
 {
@@ -91,7 +97,7 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
         const struct lbuf *l = &m->k->buf[b];
         s->local[b] = buf_is_local(l->role);
         m->shares |= l->role == BUF_SHARED;
-        if (l->role == BUF_SHARED || l->role == BUF_PHASES)
+        if ((l->role == BUF_SHARED || l->role == BUF_PHASES) && !shares_place(m, b))
             s->shared_bytes = (uint32_t)shared_end(m, b, shared_start(m, b, s->shared_bytes));
     }
     /* Kernels with shared buffers have no vector loops, so they have no exchange arrays. */
@@ -164,9 +170,10 @@ static bool has_many_loads(const struct emitter *m)
 static void open_c(struct emitter *m, const char *entry)
 {
     bool tiles = false, chains = false; /* which kernels have other bounds: see the preludes */
-    bool roles = false; /* NVIDIA's compiler divides registers only if it knows how many a thread has at the start */
+    char roles[16] = ""; /* NVIDIA's compiler divides registers only if it knows how many a thread has at the start */
+    if (source_role_blocks(m))
+        snprintf(roles, sizeof roles, ", %u", source_role_blocks(m));
     for (val v = 1; v < m->k->ninst; v++) {
-        roles |= m->k->inst[v].op == L_IF && m->k->inst[v].imm;
         tiles |= m->k->inst[v].op == L_MMA;
         chains |= m->k->inst[v].op == L_MMA && m->k->inst[m->k->inst[v].a].op == L_OP(P_CAST);
     }
@@ -176,7 +183,7 @@ static void open_c(struct emitter *m, const char *entry)
     else
         text_put(m->t, "%s(%u%s) %s(", tiles && chains && !source_is_async(m) ? "CHAIN_BOUNDS"
                  : !tiles && has_many_loads(m) ? "LOAD_BOUNDS" : "__launch_bounds__", m->info.threads,
-                 roles ? ", 1" : "", entry);
+                 roles, entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
         if (m->k->buf[b].role == BUF_VIEW)
             text_put(m->t, "const __grid_constant__ tensor_map b%u, ", b);
@@ -222,7 +229,12 @@ static void open_glsl(struct emitter *m)
 
 static void declare_local(struct emitter *m, unsigned arrays)
 {
-    uint64_t at = 0;                /* offset in the array of dynamic shared memory */
+    uint64_t at = 0, place;         /* offsets in the array of dynamic shared memory */
+    uint64_t *start = mem_arena_alloc(&m->mem, m->k->nbuf * sizeof *start + 1);
+    if (!start) {
+        m->t->failed = true;
+        return;
+    }
     if (m->info.dynamic_bytes) {
         source_line(m);
         text_put(m->t, "SHARED_ARENA(%u);\n", m->info.dynamic_bytes);
@@ -234,9 +246,9 @@ static void declare_local(struct emitter *m, unsigned arrays)
         source_line(m);
         if (m->info.dynamic_bytes && l->role != BUF_REGISTER) {
             const char *type = source_memory_type(l->dtype);
-            at = shared_start(m, b, at);
-            text_put(m->t, "%s *const b%u = (%s *)(arena + %" PRIu64 ");\n", type, b, type, at);
-            at = shared_end(m, b, at);
+            place = start[b] = shares_place(m, b) ? start[l->id - 1] : shared_start(m, b, at);
+            text_put(m->t, "%s *const b%u = (%s *)(arena + %" PRIu64 ");\n", type, b, type, place);
+            at = shares_place(m, b) ? at : shared_end(m, b, place);
             continue;
         }
         if (source_has_vectors(m, b))

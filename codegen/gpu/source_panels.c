@@ -58,13 +58,35 @@ void source_end_phases(struct emitter *m)
         each_barrier(m, "        phases_end(b%u + i);\n");
 }
 
+enum { REGISTERS = 64 << 10 /* of a processor */, UNIT = 8 };
+
+/* A block has one subgroup of the role with the fewest registers, the producer. */
+unsigned source_role_blocks(const struct emitter *m)
+{
+    uint64_t least = UINT64_MAX, most = 0, groups = 0;
+    for (val v = 1; v < m->k->ninst; v++) {
+        const struct linst *i = &m->k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_BLOCK && i->rows && !groups)
+            groups = (m->info.threads + i->rows - 1) / i->rows;
+        if (i->op == L_IF && i->imm) {
+            least = i->imm < least ? i->imm : least;
+            most = i->imm > most ? i->imm : most;
+        }
+    }
+    if (!most || !groups)
+        return 0;
+    uint64_t blocks = REGISTERS / ((least + (groups - 1) * most) * m->info.threads / groups);
+    return blocks ? (unsigned)blocks : 1;
+}
+
 /* A role gets fewer registers than the kernel's threads have at its start, or more. */
 void source_registers(struct emitter *m, uint64_t registers)
 {
-    enum { REGISTERS = 64 << 10, UNIT = 8 };
     if (!registers)
         return;
-    unsigned start = REGISTERS / m->info.threads / UNIT * UNIT;
+    unsigned start = REGISTERS / source_role_blocks(m) / m->info.threads / UNIT * UNIT;
+    if (registers == start)
+        return;
     source_line(m);
     text_put(m->t, "registers_%s<%" PRIu64 ">();\n", registers < start ? "fewer" : "more", registers);
 }

@@ -183,8 +183,8 @@ static bool block_loop(struct checker *c, val v)
         return kernel_verify_fail(c, v, "a block loop that is not the one in a grid loop");
     if (!from_zero(c, v, &hi) || hi < 1 || hi > MAX_THREADS)
         return kernel_verify_fail(c, v, "a block loop runs from 0 to a constant up to 1024");
-    if (subgroup && (!power_of_two(subgroup) || subgroup == 1 || subgroup > MAX_SUBGROUP || hi % subgroup))
-        return kernel_verify_fail(c, v, "subgroups are a power of two of threads that divides the block");
+    if (subgroup && (!power_of_two(subgroup) || subgroup == 1 || subgroup > MAX_SUBGROUP || hi < subgroup))
+        return kernel_verify_fail(c, v, "subgroups are a power of two of threads, of which the block has one");
     c->block_seen = true;
     c->block = v;
     return true;
@@ -591,6 +591,18 @@ static bool is_view(const struct kernel *k, const struct lbuf *l)
     return ok && last < of->count;
 }
 
+/* Have the shared buffers whose memory buffer b has as many bytes? */
+static bool memory_covers(const struct kernel *k, uint32_t b)
+{
+    uint64_t room = 0;
+    for (uint32_t i = k->buf[b].id - 1; i < b; i++) {
+        if (k->buf[i].role != BUF_SHARED || buf_is_over(&k->buf[i]) || k->buf[i].count > MAX_SHARED)
+            return false;
+        room += (uint64_t)k->buf[i].count * dtype_size(k->buf[i].dtype);
+    }
+    return k->buf[b].count <= MAX_SHARED && (uint64_t)k->buf[b].count * dtype_size(k->buf[b].dtype) <= room;
+}
+
 static void buffer_rules(struct checker *c)
 {
     int64_t shared = 0, private = 0;
@@ -615,8 +627,12 @@ static void buffer_rules(struct checker *c)
             kernel_verify_fail(c, 0, "barriers with phases are u64, for 1 to 1024 arrivals");
             return;
         }
+        if (buf_is_over(l) && !memory_covers(c->k, b)) {
+            kernel_verify_fail(c, 0, "a buffer over others that are no shared ones before it, or are shorter");
+            return;
+        }
         int64_t max = MAX_SHARED, n = l->count > max ? max + 1 : l->count * (int64_t)dtype_size(l->dtype);
-        shared += l->role == BUF_SHARED || l->role == BUF_PHASES ? n : 0;
+        shared += (l->role == BUF_SHARED && !buf_is_over(l)) || l->role == BUF_PHASES ? n : 0;
         private += l->role == BUF_REGISTER ? n : 0;
     }
     if (shared > MAX_SHARED)

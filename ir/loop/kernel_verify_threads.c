@@ -19,6 +19,8 @@ struct uniformity {
     val open[MAX_NEST]; unsigned depth;
     unsigned subgroup;        /* threads that hold a tile; 0: not in a block */
     uint32_t groups;          /* subgroups of the block; 0: more than a set has bits, and no roles */
+    uint64_t ends;            /* threads of the last subgroup, if they are fewer; else 0 */
+    uint32_t partial;         /* this subgroup, in the set of roles */
     uint32_t synchronized;         /* the subgroups that the barriers of a role are for; 0: there are none yet */
     bool rose;
     struct err *e;
@@ -149,9 +151,34 @@ static void verify_threads_check(struct uniformity *w, val v)
         rule = "registers of what is no role";
     if (rule)
         kernel_broken(w->e, v, rule);
+    if (w->ends && uses_tile(w->k, i) && (!w->partial || verify_threads_role(w) & w->partial))
+        kernel_broken(w->e, v, "a tile of threads that are no whole subgroup");
     if (w->subgroup > 1 && uses_tile(w->k, i) &&
         uniformity_max(control_uniformity(w), verify_threads_operands(w, i)) == SHARE_NONE)
         kernel_broken(w->e, v, "a tile whose subgroup does not agree on it");
+}
+
+/* Does the instruction access a shared buffer from `first` on and before `end`, or do products that read panels? */
+static bool accesses_buffers(const struct linst *i, uint32_t first, uint32_t end)
+{
+    bool memory = i->op == L_LOAD || i->op == L_STORE || i->op == L_ATOMIC || i->op == L_COPY || i->op == L_COPY_PANEL;
+    return memory && (uint32_t)i->imm >= first && (uint32_t)i->imm < end;
+}
+
+/* The buffers whose memory buffer b has are not accessed once a barrier has been followed by the first access to b. */
+static void verify_threads_over(const struct kernel *k, uint32_t b, struct err *e)
+{
+    val last = 0, barrier = 0, first = 0;
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        bool products = i->op == L_MMA || (i->op == L_WAIT && i->kind == ASYNC_PRODUCTS);
+        if (products || accesses_buffers(i, k->buf[b].id - 1, b))
+            last = v;
+        barrier = i->op == L_BARRIER && !first ? v : barrier;
+        first = !first && accesses_buffers(i, b, b + 1) ? v : first;
+    }
+    if (first && (last > first || barrier < last))
+        kernel_broken(e, first, "an access over buffers that threads may still use");
 }
 
 static void round_of(struct uniformity *w, void (*visit)(struct uniformity *, val))
@@ -166,8 +193,10 @@ static void round_of(struct uniformity *w, void (*visit)(struct uniformity *, va
         }
         if (i->op == L_LOOP && i->kind == LOOP_BLOCK) {
             w->subgroup = i->rows ? i->rows : 1;
-            uint64_t groups = w->k->inst[i->b].imm / w->subgroup;
+            uint64_t groups = (w->k->inst[i->b].imm + w->subgroup - 1) / w->subgroup;
             w->groups = i->rows && groups <= 32 ? (uint32_t)groups : 0;
+            w->ends = w->k->inst[i->b].imm % w->subgroup;
+            w->partial = w->ends && w->groups ? UINT32_C(1) << (w->groups - 1) : 0;
             w->synchronized = 0;
         }
         if (i->op == L_LOOP || i->op == L_IF) {
@@ -195,6 +224,9 @@ bool threads_verify(const struct kernel *k, struct err *e)
         round_of(&w, verify_threads_spread);
     }
     round_of(&w, verify_threads_check);
+    for (uint32_t b = 0; b < k->nbuf && !e->code; b++)
+        if (buf_is_over(&k->buf[b]))
+            verify_threads_over(k, b, e);
     mem_free(w.of);
     return !e->code;
 }

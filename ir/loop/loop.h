@@ -168,7 +168,8 @@ enum { VIEW_DIMS = 3, MAX_PANEL_ROWS = 256, MAX_ARRIVALS = 1 << 10 };
 struct lbuf {
     uint8_t dtype, role;
     /* BUF_SHARED: not 0: an array of matrices of so many rows and `id` columns, which lie in panels of PANEL_COLUMNS
-     * columns, rows swizzled as matrix units read them.  That changes where an element is, but no index. */
+     * columns, rows swizzled as matrix units read them.  That changes where an element is, but no index.  0, and `id`
+     * is not: the memory is that of buffer id - 1 and of those between the two, which hold no values any more. */
     uint16_t panel_rows;
     /* BUF_IN, BUF_OUT: which of the kernel's arguments; several lbufs may be the same memory only if the program says
      * so (state updated in place, same index).  BUF_PHASES: arrivals that complete a phase.  BUF_VIEW: the lbuf that
@@ -180,6 +181,7 @@ struct lbuf {
      * bytes, and each distance is a multiple of the one before. */
     int64_t first, size[VIEW_DIMS], step[VIEW_DIMS];
 };
+static inline bool buf_is_over(const struct lbuf *l) { return l->role == BUF_SHARED && !l->panel_rows && l->id; }
 _Static_assert(sizeof(struct lbuf) == 72, "no padding: buffers are hashed as bytes");
 
 struct kernel {

@@ -347,6 +347,11 @@ static bool buffer_line(struct kernel_reader *r)
             return false;
         if (!rows || !id)
             return lex_fail(&r->l, at, "panels of %llux%llu", (unsigned long long)rows, (unsigned long long)id);
+    } else if (next_is(r, "over")) {
+        lex_word(&r->l);
+        if (!lex_number(&r->l, UINT16_MAX, "a buffer's number", &id))
+            return false;
+        id++;
     } else if (!lex_at(&r->l, ':') && !lex_number(&r->l, UINT32_MAX, "an argument's number", &id)) {
         return false;
     }

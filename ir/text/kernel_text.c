@@ -242,6 +242,8 @@ static void print_kernel_head(const struct kernel_printer *p)
         text_put(p->t, "  b%u = %s", b, role_words.v[l->role]);
         if (l->panel_rows)
             text_put(p->t, " panels %ux%u", l->panel_rows, l->id);
+        else if (l->id && l->role == BUF_SHARED)
+            text_put(p->t, " over %u", l->id - 1);
         else if (l->id || l->role == BUF_IN || l->role == BUF_OUT || l->role == BUF_VIEW)
             text_put(p->t, " %u", l->id);
         if (l->role == BUF_VIEW)

@@ -236,6 +236,48 @@ static void pitched(unsigned dtype)
     graph_free(g);
 }
 
+/* Products with arrays of heads, [batch, heads, tokens, depth], as attention stores them: an index counts heads and
+ * depth, the other one batches and tokens.  Their panels are copied from where they are. */
+static void views_of_heads(void)
+{
+    static const char *const text[] = {
+        "graph @project {\n  %0 = input 0 : bf16[2,3,256,64]\n  %1 = input 1 : bf16[192,72]\n"
+        "  %2 = permute %0 perm(0, 2, 1, 3) : bf16[2,256,3,64]\n  %3 = reshape %2 : bf16[2,256,192]\n"
+        "  %4 = dot %3, %1 contract(2; 0) : bf16[2,256,72]\n  return %4\n}\n",
+        "graph @gradient {\n  %0 = input 0 : bf16[2,3,256,64]\n  %1 = input 1 : bf16[2,256,72]\n"
+        "  %2 = permute %0 perm(0, 2, 1, 3) : bf16[2,256,3,64]\n  %3 = reshape %2 : bf16[512,192]\n"
+        "  %4 = reshape %1 : bf16[512,72]\n  %5 = dot %3, %4 contract(0; 0) : bf16[192,72]\n  return %5\n}\n"};
+    static const char *const records[] = {
+        "dot_matrix",
+        "dot_matrix width 256 tile 64x128 block 128x128 step 64 kblock %d unit 64x8x16 subgroup 128 stages 3 copy_a "
+            "copy_b async panels",
+        "dot_matrix width 128 tile 64x64 block 64x64 step 64 kblock %d unit 64x8x16 subgroup 128 stages 4 copy_a "
+            "copy_b async panels split 64"};
+    struct err e = {0};
+    take_dialect("cuda");
+    dialect_architecture(dialect_find("cuda", &e), "sm_90a", &caps);
+    caps.threads = 1;
+    rounded = cancels = true;
+    for (unsigned i = 0; i < sizeof text / sizeof *text; i++) {
+        struct graph *g = graph_parse(text[i], strlen(text[i]), NULL, &e);
+        struct values in, none = {0}, want = {0};
+        if (!check(g, "%s", e.msg))
+            continue;
+        values_random(&rng, g, &g->input, false, &in);
+        if (check(run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg))
+            for (unsigned r = 0; r < sizeof records / sizeof *records; r++) {
+                char record[256], schedule[300];
+                snprintf(record, sizeof record, records[r], i ? 512 : 192);
+                snprintf(schedule, sizeof schedule, "@k0_dot schedule %s\n", record);
+                agrees(g, &in, &want, r ? schedule : NULL, record);
+            }
+        values_free(&in);
+        values_free(&want);
+        graph_free(g);
+    }
+    rounded = cancels = false;
+}
+
 /* Softmax of rows that threads iterate over: the maximum and the sum in one pass, a sum that no element reads in the
  * last one. Rows: random ones; all -infinity; with an infinity; with a NaN; with -infinity up to the last group;
  * ascending, so that each group has a new maximum. */
@@ -381,6 +423,11 @@ static void by_matrix_units(void)
         "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 3 copy_a "
             "copy_b async panels",
         "dot_matrix width 256 tile 64x192 block 128x192 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 4 copy_a "
+            "copy_b async panels",
+        /* two blocks on a processor, with one warp or four of the producer */
+        "dot_matrix width 256 tile 64x128 block 128x128 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 3 copy_a "
+            "copy_b async panels",
+        "dot_matrix width 128 tile 128x128 block 128x128 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 3 copy_a "
             "copy_b async panels",
         "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 104 unit 16x8x16 subgroup 32 stages 2 copy_a", NULL};
     try(KL_BF16, 40, 72, 104, PLAIN, async);
@@ -636,6 +683,7 @@ int main(void)
     by_amd_units();
     in_parts();
     pitched(KL_BF16);
+    views_of_heads();
     online_softmax();
     convolutions("cuda", "sm_90a", 1, 7, 12);
     convolutions("cuda", "sm_80", 3, 0, 4);

@@ -57,7 +57,8 @@ void attention_pipeline_make(struct tiles *s)
 {
     struct pipeline *p = &s->pipeline;
     *p = (struct pipeline){.k = s->a->w->k, .stages = s->stages, .consumers = s->s.width,
-                           .subgroup = s->s.attention_matrix.subgroup, .frugal = s->keys};
+                           .subgroup = s->s.attention_matrix.subgroup,
+                           .producer = s->s.attention_matrix.subgroup, .blocks = 1, .frugal = s->keys};
     s->own_full = pipeline_barriers(p, 1, 1);
     if (has_pingpong(s))
         s->pingpong = pipeline_pingpong_make(p);

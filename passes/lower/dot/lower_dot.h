@@ -136,6 +136,7 @@ void dot_result_coord(const struct dot *d, val m, val n, val *coord);
  * result: those that read through it, and those that read these members.  The members from which the product's operand
  * is computed have no such order: each of their elements is computed where it is multiplied. */
 void dot_find_permute(struct dot *d);
+int64_t dot_epilogue_instructions(const struct dot *d); /* primitives for a result, without those of indices */
 void dot_find_columns(struct dot *d); /* sets d->columns; after dot_find_permute */
 /* The coordinates in the result of permute r of the product's element at coord. */
 void dot_permuted_coord(const struct dot *d, ref r, const val *coord, val *to);
@@ -243,11 +244,27 @@ void dot_order_pack(struct dot *d, const struct dot_packing *p, bool second, uin
 /* ---- lower_dot_matrix.c ---- */
 /* Columns of a slab that belong to one tile.  They are limited because a slab must fit into shared memory. */
 int64_t dot_matrix_part(const struct schedule *s);
+/* The blocks that a processor is to run at once if warps are specialized: while one computes results, the other one
+ * multiplies. */
+int64_t dot_matrix_blocks(const struct schedule *s);
+/* Has the slab the memory of the stages? */
+bool dot_matrix_slab_is_over(const struct schedule *s);
+int64_t dot_matrix_producer(const struct schedule *s); /* threads; 0: warps are not specialized */
 /* Is the operand an array from which each thread of the record's block can copy whole vectors?  o: the order of a
  * record that is `reordered`, else NULL. */
 bool dot_matrix_copies(const struct dot *d, const struct schedule *s, const struct dot_order *o, bool second);
-/* The operand as a view for copies of panels (BUF_VIEW), without its buffer.  Returns false if there is none. */
-bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view);
+
+/* ---- lower_dot_view.c ---- */
+/* An operand as a view for copies of panels: matrices of `inner` columns, which are adjacent in memory, and rows.  An
+ * index of more columns or rows goes on in another matrix. */
+struct dot_view {
+    struct lbuf b;          /* BUF_VIEW, without its buffer */
+    bool along_k;           /* are its columns along the contraction? */
+    int64_t inner[2];       /* columns and rows of a matrix */
+    int64_t matrices[3];    /* that lie between what is adjacent: in quotients of columns, of rows, and in batch */
+};
+/* Finds the view from which a record copies panels of an operand; false: there is none. */
+bool dot_view_find(const struct dot *d, const struct schedule *s, bool second, struct dot_view *v);
 
 /* ---- gpu/lower_gpu_skinny.c ---- a product of a few rows on a GPU */
 /* GPU_SKINNY_TOGETHER: elements of the contraction whose loads a lane issues together, at most. */

@@ -75,30 +75,53 @@ static bool has_columns(const struct dot *d, ref r, int64_t columns)
     return shape_equal(node_shape(d->w->g, r), &d->out) && d->w->pitch[r] >= columns;
 }
 
+/* Evaluates all stored members at a result of a trial's kernel.  *n: its column.  Returns false after an error. */
+static bool try_epilogue(const struct dot *d, struct trial *t, val *n)
+{
+    struct dot copy = *d;
+    struct kernel *k = t->w.k;
+    val coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
+    copy.w = &t->w;
+    copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+    val m = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.m), 1);
+    *n = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
+    epilogue_begin(&copy, &(struct dot_at){m, *n, k_bits(k, KL_F32, 0)}, coord, permuted);
+    for (uint32_t i = 0; i < t->w.nmember; i++)
+        if (t->w.stored[t->w.member[i]])
+            epilogue_element(&copy, i, coord, permuted);
+    return !k->err.code;
+}
+
 /* Does the epilogue only load what has a value, or unused memory, in all of these columns? */
 static bool loads_columns(const struct dot *d, int64_t columns)
 {
     struct trial t;
     bool ok = false;
     if (trial_begin(&t, d->w)) {
-        struct dot copy = *d;
         struct kernel *k = t.w.k;
-        val coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
-        copy.w = &t.w;
-        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
-        val m = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.m), 1);
-        val n = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
-        epilogue_begin(&copy, &(struct dot_at){m, n, k_bits(k, KL_F32, 0)}, coord, permuted);
-        for (uint32_t i = 0; i < t.w.nmember; i++)
-            if (t.w.stored[t.w.member[i]])
-                epilogue_element(&copy, i, coord, permuted);
-        ok = !k->err.code;
+        val n;
+        ok = try_epilogue(d, &t, &n);
         for (val v = 1; v < k->ninst && ok; v++)
             if (k->inst[v].op == L_LOAD && ix_depends(k, k->inst[v].a, n))
                 ok = has_columns(d, t.out.arg[k->buf[k->inst[v].imm].id].node, columns);
     }
     trial_end(&t, d->w);
     return ok;
+}
+
+int64_t dot_epilogue_instructions(const struct dot *d)
+{
+    int64_t instructions = 0;
+    struct trial t;
+    if (trial_begin(&t, d->w)) {
+        struct kernel *k = t.w.k;
+        val n;
+        if (try_epilogue(d, &t, &n))
+            for (val v = 1; v < k->ninst; v++)
+                instructions += k->inst[v].op >= L_PRIM && k->inst[v].dtype != KL_I64;
+    }
+    trial_end(&t, d->w);
+    return instructions;
 }
 
 void dot_find_columns(struct dot *d)

@@ -285,7 +285,8 @@ static int64_t matrix_bytes(const struct dot *d, const struct schedule *s)
     int64_t elements = s->dot_matrix.async ? (m + n) * step
         : factor_elements(m, step, pad) + factor_elements(n, step, pad);
     int64_t phases = s->dot_matrix.panels ? 2 * PHASES_BYTES : 0;
-    return (int64_t)dtype_size(dtype) * s->dot_matrix.stages * elements + 4 * slab_elements(s, DOT_PAD) + phases;
+    int64_t slab = dot_matrix_slab_is_over(s) ? 0 : 4 * slab_elements(s, DOT_PAD);
+    return (int64_t)dtype_size(dtype) * s->dot_matrix.stages * elements + slab + phases;
 }
 
 /* Does the unit multiply the product's factors? */
@@ -375,14 +376,14 @@ static void set_unit(const struct dot *d, const struct caps *c, struct schedule 
 }
 
 /* Chooses the number of steps in shared memory.  If copies are asynchronous, more steps in flight hide more of the
- * memory's latency: up to 4 steps, if two blocks then fit into a processor's shared memory, else if one does.  Other
- * copies go through registers, one step at a time. */
-static void choose_stages(const struct dot *d, const struct caps *c, struct schedule *s)
+ * memory's latency: up to 4 steps, if so many blocks then fit into a processor's shared memory, else if one does.
+ * Other copies go through registers, one step at a time. */
+static void choose_stages(const struct dot *d, const struct caps *c, struct schedule *s, int blocks)
 {
     enum { MAX_STAGES = 4, MIN_STAGES = 3 };
     int64_t steps = dot_parts(d->size.k, s->dot_matrix.step) + 1 + s->dot_matrix.async;
     int64_t max = steps < MAX_STAGES ? steps : MAX_STAGES;
-    for (int blocks = 2; blocks >= 1 && c->async_copies && max >= MIN_STAGES; blocks--)
+    for (; blocks >= 1 && c->async_copies && max >= MIN_STAGES; blocks--)
         for (s->dot_matrix.stages = (uint8_t)max; s->dot_matrix.stages >= MIN_STAGES; s->dot_matrix.stages--)
             if (blocks * matrix_bytes(d, s) <= (int64_t)c->shared_bytes)
                 return;
@@ -395,7 +396,7 @@ static void choose_split(const struct dot *d, const struct caps *c, struct sched
 {
     enum { A_PROCESSOR = 256, SHORTEST = 256 };
     int64_t step = s->dot_matrix.step, max = max_parts(d, SHORTEST);
-    int64_t threads = s->width + (s->dot_matrix.panels ? s->dot_matrix.subgroup : 0);
+    int64_t threads = s->width + dot_matrix_producer(s);
     int64_t parts = dot_parts((int64_t)c->threads * A_PROCESSOR, blocks_of(d, s) * threads);
     parts = parts < max ? parts : max;
     if (parts > 1)
@@ -419,10 +420,10 @@ static bool is_copied(const struct dot *d)
     return dot_matrix_copies(d, &s, NULL, false) && dot_matrix_copies(d, &s, NULL, true);
 }
 
-static bool has_views(const struct dot *d)
+static bool has_views(const struct dot *d, const struct schedule *s)
 {
-    struct lbuf view;
-    return dot_matrix_view(d, false, &view) && dot_matrix_view(d, true, &view);
+    struct dot_view view;
+    return dot_view_find(d, s, false, &view) && dot_view_find(d, s, true, &view);
 }
 
 /* Estimated cycles of a product by an asynchronous unit.  Blocks run in waves, one on each processor; a step takes as
@@ -477,8 +478,8 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
         x.dot_matrix.step = (uint16_t)(x.dot_matrix.step * HALF / dtype_size(factors_of(d)));
         x.dot_matrix.async = async;
         set_unit(d, c, &x);
-        choose_stages(d, c, &x);
-        x.dot_matrix.panels = async && !o && c->panel_copies && has_views(d);
+        x.dot_matrix.panels = async && !o && c->panel_copies && has_views(d, &x);
+        choose_stages(d, c, &x, async ? 1 : 2);
         x.dot_matrix.copy_a = x.dot_matrix.panels || ((async || o) && dot_matrix_copies(d, &x, o, false));
         x.dot_matrix.copy_b = x.dot_matrix.panels || ((async || o) && dot_matrix_copies(d, &x, o, true));
         x.dot_matrix.reordered = o != NULL;
@@ -500,11 +501,31 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
     return true;
 }
 
+/* Takes two blocks on a processor where the epilogue computes much: one multiplies while the other one computes.  (The
+ * derivative of gelu, 58 instructions: 149 us on an H100, with blocks of 128x256 170; gelu, 34: 104 and 104; without
+ * an epilogue tiles of 128x128 have 0.67 to 0.9 of the speed of larger ones.) */
+static void choose_two_blocks(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    enum { MANY_INSTRUCTIONS = 48, WAVES = 4 };
+    static const struct dot_shape shape = {64, 128, 2, 1, 64};
+    struct schedule x = of_shape(d, &shape, SCHED_DOT_MATRIX, s->dot_matrix.subgroup);
+    x.dot_matrix.async = x.dot_matrix.panels = x.dot_matrix.copy_a = x.dot_matrix.copy_b = 1;
+    set_unit(d, c, &x);
+    choose_stages(d, c, &x, 2);
+    if (s->dot_matrix.panels && !s->dot_matrix.split && dtype_is_half(factors_of(d)) && dot_matrix_blocks(&x) > 1 &&
+        blocks_of(d, &x) >= WAVES * (int64_t)c->threads && has_views(d, &x) && !wrong_matrix(d, c, &x).field &&
+        dot_epilogue_instructions(d) >= MANY_INSTRUCTIONS)
+        *s = x;
+}
+
 static bool choose_async(const struct dot *d, const struct caps *c, const struct dot_order *o, struct schedule *s)
 {
     static const struct dot_shape shape[] = {{64, 256, 2, 1, 64}, {64, 192, 2, 1, 64}, {64, 128, 2, 1, 64},
                                              {64, 128, 1, 1, 64}, {64, 64, 1, 1, 64}};
-    return choose_shape(d, c, shape, sizeof shape / sizeof *shape, true, o, s);
+    if (!choose_shape(d, c, shape, sizeof shape / sizeof *shape, true, o, s))
+        return false;
+    choose_two_blocks(d, c, s);
+    return true;
 }
 
 /* Products of a few rows are limited by memory: long steps, of which several are on their way, and the contraction in
@@ -585,7 +606,7 @@ bool dot_matrix_choose(struct dot *d, struct schedule *s)
     if (d->w->chooser->want) {
         set_unit(d, c, s);
         if (!s->dot_matrix.stages)
-            choose_stages(d, c, s);
+            choose_stages(d, c, s, 2);
         return true;
     }
     if (choose_async(d, c, NULL, s))
@@ -618,7 +639,7 @@ bool dot_matrix_legal(const struct dot *d, const struct schedule *s)
     }
     if (s->dot_matrix.split && d->symbolic)
         return reject_schedule(d->w, "split", "the contraction has no parts if a length is symbolic");
-    if (s->dot_matrix.panels && !has_views(d))
+    if (s->dot_matrix.panels && !has_views(d, s))
         return reject_schedule(d->w, "panels",
                                "an operand is no array of whole vectors whose distances are multiples");
     return grid_legal(d, s);

@@ -47,10 +47,37 @@ static int64_t slab_rows(const struct schedule *s)
     return (int64_t)s->dot_matrix.block_m / s->dot_matrix.mr * s->dot_matrix.unit_m;
 }
 
+int64_t dot_matrix_blocks(const struct schedule *s)
+{
+    enum { SUMS = 128 * 128, RING = 48 << 10 /* elements of all stages */ };
+    int64_t m = s->dot_matrix.block_m, n = s->dot_matrix.block_n;
+    return s->dot_matrix.panels && m * n == SUMS && (m + n) * s->dot_matrix.step * s->dot_matrix.stages <= RING ? 2 : 1;
+}
+
+/* Has a slab of whole tiles room in the memory of the stages, which the producer and the consumers need no more when
+ * all products are complete? */
+bool dot_matrix_slab_is_over(const struct schedule *s)
+{
+    int64_t m = s->dot_matrix.block_m, n = s->dot_matrix.block_n, rows = slab_rows(s);
+    int64_t ring = (m + n) * s->dot_matrix.step * s->dot_matrix.stages * (int64_t)dtype_size(KL_BF16);
+    return s->dot_matrix.panels && rows * (n + DOT_PAD) * (int64_t)dtype_size(KL_F32) <= ring;
+}
+
+/* Two blocks have registers for 64 sums a thread if their producers are one warp each. */
+int64_t dot_matrix_producer(const struct schedule *s)
+{
+    enum { WARP = 32 };
+    bool many = dot_matrix_blocks(s) > 1 && s->width > s->dot_matrix.subgroup;
+    return !s->dot_matrix.panels ? 0 : many ? WARP : s->dot_matrix.subgroup;
+}
+
 int64_t dot_matrix_part(const struct schedule *s)
 {
-    enum { MAX_COLUMNS = 32, MANY_ROWS = 32 };
-    return s->dot_matrix.unit_m >= MANY_ROWS && s->dot_matrix.nr > MAX_COLUMNS ? MAX_COLUMNS : s->dot_matrix.nr;
+    enum { MAX_COLUMNS = 32, OF_PARTS = 64, MANY_ROWS = 32 };
+    bool over = dot_matrix_slab_is_over(s);
+    bool whole = over && !s->dot_matrix.split; /* else 192 columns take more registers than 128 or 256 */
+    int64_t max = whole ? s->dot_matrix.nr : over && s->dot_matrix.nr % OF_PARTS == 0 ? OF_PARTS : MAX_COLUMNS;
+    return s->dot_matrix.unit_m >= MANY_ROWS && s->dot_matrix.nr > max ? max : s->dot_matrix.nr;
 }
 
 /* ---- one step ---- */
@@ -255,6 +282,8 @@ static void emit_sums(const struct subgroups *s, val *sum)
 
 /* ---- results ---- */
 
+enum { MOST_VECTORS = 2 };
+
 /* Adjacent results that a thread processes at a time: a vector, if each vector exists as a whole or not at all; else
  * 1. */
 static int64_t results_together(const struct subgroups *s)
@@ -274,17 +303,25 @@ static void matrix_epilogue(const struct dot *d, const void *order, struct dot_a
     dot_epilogue_together(d, at, count);
 }
 
-/* Stores the results of the thread's elements of a slab of all tiles.  Row r of the slab belongs to tile row r / M
- * and is row r % M there.  Column c belongs to tile column c / PART and is column c % PART of the part there. */
-static void emit_slab(const struct subgroups *s, val number)
+/* Vectors of results that a thread processes together, so that the loads of all are on their way before any result is
+ * stored: two, where all of them exist, a thread has so many, and registers for what is computed of them. */
+static int64_t vectors_together(const struct subgroups *s, int64_t each)
+{
+    enum { MANY_MEMBERS = 32 };
+    const struct dot *d = s->d;
+    bool registers = s->splits == 1 && (dot_matrix_blocks(&s->s) == 1 || d->w->nmember < MANY_MEMBERS);
+    bool whole = size_divides(d->len.m, s->s.dot_matrix.block_m) && size_divides(d->len.n, s->s.dot_matrix.block_n);
+    return dot_matrix_slab_is_over(&s->s) && whole && registers && each % MOST_VECTORS == 0 ? MOST_VECTORS : 1;
+}
+
+/* The sums of vector e of a slab, and where they are.  Row r of the slab belongs to tile row r / M and is row r % M
+ * there.  Column c belongs to tile column c / PART and is column c % PART of the part there.  Returns the condition
+ * that was begun, or 0. */
+static val slab_vector(const struct subgroups *s, val slab, val first, val e, int64_t together, struct dot_at *result)
 {
     struct kernel *k = s->d->w->k;
-    struct dot_at result[VECTOR];
-    int64_t together = results_together(s), cols = s->out_cols / together, nr = s->s.dot_matrix.nr;
-    val slab = ix_div(k, number, s->parts), first = ix_scale(k, ix_mod(k, number, s->parts), s->part);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, slab_rows(&s->s) * cols / s->threads), 1);
-    val e = ix_add(k, ix_scale(k, i, s->threads), s->t), r = ix_div(k, e, cols),
-        col = ix_scale(k, ix_mod(k, e, cols), together);
+    int64_t cols = s->out_cols / together, nr = s->s.dot_matrix.nr;
+    val r = ix_div(k, e, cols), col = ix_scale(k, ix_mod(k, e, cols), together);
     val row = ix_add(k, ix_scale(k, ix_div(k, r, s->unit.m), s->s.dot_matrix.mr),
                      ix_add(k, ix_scale(k, slab, s->unit.m), ix_mod(k, r, s->unit.m)));
     val of_tile = ix_add(k, ix_scale(k, ix_div(k, col, s->part), nr), ix_add(k, first, ix_mod(k, col, s->part)));
@@ -293,10 +330,26 @@ static void emit_slab(const struct subgroups *s, val number)
     ix_bound(k, n, 0, s->d->columns - together);
     for (int64_t j = 0; j < together; j++)
         result[j] = (struct dot_at){m, ix_add(k, n, k_int(k, j)), k_load(k, s->out, ix_add(k, at, k_int(k, j)), 0)};
-    for (int64_t j = 0; j < together && s->splits > 1; j++)
-        k_store(k, s->sums, dot_part_index(s->d, s->split, m, result[j].n), result[j].sum, 0);
+    return mask;
+}
+
+/* Stores the results of the thread's elements of a slab of all tiles. */
+static void emit_slab(const struct subgroups *s, val number)
+{
+    struct kernel *k = s->d->w->k;
+    struct dot_at result[MOST_VECTORS * VECTOR];
+    int64_t together = results_together(s), each = slab_rows(&s->s) * s->out_cols / together / s->threads;
+    int64_t vectors = vectors_together(s, each);
+    val slab = ix_div(k, number, s->parts), first = ix_scale(k, ix_mod(k, number, s->parts), s->part), mask = 0;
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, each / vectors), 1);
+    for (int64_t v = 0; v < vectors; v++) {
+        val e = ix_add(k, ix_add(k, ix_scale(k, i, vectors * s->threads), k_int(k, v * s->threads)), s->t);
+        mask = slab_vector(s, slab, first, e, together, result + v * together);
+    }
+    for (int64_t j = 0; j < vectors * together && s->splits > 1; j++)
+        k_store(k, s->sums, dot_part_index(s->d, s->split, result[j].m, result[j].n), result[j].sum, 0);
     if (s->splits == 1)
-        matrix_epilogue(s->d, s->order, result, together);
+        matrix_epilogue(s->d, s->order, result, vectors * together);
     if (mask)
         k_end(k, mask);
     k_end(k, i);
@@ -322,6 +375,8 @@ void dot_matrix_results(const struct subgroups *s, const val *sum)
 {
     struct kernel *k = s->d->w->k;
     val at = ix_add(k, ix_scale(k, s->tile_i, s->unit.m * s->out_row), ix_scale(k, s->tile_j, s->part));
+    if (dot_matrix_slab_is_over(&s->s)) /* all products are complete */
+        consumers_barrier(s);
     val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->slabs * s->parts), 1);
     for (unsigned i = 0; i < s->slabs * s->parts; i++) {
         val chosen = k_if(k, k_prim(k, P_EQ, number, k_int(k, i), 0));
@@ -331,7 +386,8 @@ void dot_matrix_results(const struct subgroups *s, const val *sum)
     }
     consumers_barrier(s);
     emit_slab(s, number);
-    consumers_barrier(s);
+    if (s->slabs * s->parts > 1) /* a block ends with a barrier */
+        consumers_barrier(s);
     k_end(k, number);
 }
 
@@ -376,31 +432,6 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k)
            has_aligned_rows(d, second, along_k, &(struct dot_array){0});
 }
 
-bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view)
-{
-    enum { LONGEST_STEP = 1 << 30 };
-    bool along_k = dot_along_k(d, second);
-    struct dot_array at;
-    int64_t side = second ? d->size.n : d->size.m;
-    *view = (struct lbuf){.size = {along_k ? d->size.k : side, along_k ? side : d->size.k, d->size.batch}};
-    if (d->symbolic || !has_aligned_rows(d, second, along_k, &at)) /* a tensor map has numbers */
-        return false;
-    view->first = at.first;
-    view->step[0] = 1;
-    view->step[1] = view->size[1] > 1 ? at.step[along_k ? 1 : 2] : view->size[0];
-    if (d->size.batch == 1 || !at.step[0]) { /* all batches have the same matrix */
-        view->size[2] = 1;
-        view->step[2] = view->step[1];
-    } else {
-        view->step[2] = at.step[0];
-    }
-    for (unsigned i = 1; i < VIEW_DIMS; i++) /* rows that overlap, or a smaller step further out: no tensor map */
-        if (view->step[i] < view->size[0] || view->step[i] % view->step[i - 1] || view->step[i] > LONGEST_STEP ||
-            view->size[i] > INT32_MAX)
-            return false;
-    return true;
-}
-
 static int64_t vectors_of(const struct schedule *s, bool second, bool along_k)
 {
     return along_k ? s->dot_matrix.step : second ? s->dot_matrix.block_n : s->dot_matrix.block_m;
@@ -418,7 +449,9 @@ bool dot_matrix_copies(const struct dot *d, const struct schedule *s, const stru
 static struct factor factor_of(const struct subgroups *s, bool second)
 {
     const struct dot *d = s->d;
-    bool along_k = s->order ? s->order->packing[second].along_k : dot_along_k(d, second);
+    struct dot_view view;
+    bool viewed = s->s.dot_matrix.panels && dot_view_find(d, &s->s, second, &view);
+    bool along_k = s->order ? s->order->packing[second].along_k : viewed ? view.along_k : dot_along_k(d, second);
     struct factor f = {.along_k = along_k, .side = vectors_of(&s->s, second, false),
                        .copied = second ? s->s.dot_matrix.copy_b : s->s.dot_matrix.copy_a};
     f.by_k = f.along_k || !f.copied;
@@ -461,7 +494,7 @@ void dot_matrix_emit(struct dot *d, const struct schedule *schedule)
                           .slabs = schedule->dot_matrix.mr / schedule->dot_matrix.unit_m,
                           .unit = {schedule->dot_matrix.unit_m, schedule->dot_matrix.unit_n,
                                    schedule->dot_matrix.unit_k}};
-    int64_t producer = schedule->dot_matrix.panels ? schedule->dot_matrix.subgroup : 0;
+    int64_t producer = dot_matrix_producer(schedule);
     val sum[MAX_SLABS];
     s.parts = (unsigned)(schedule->dot_matrix.nr / s.part);
     s.out_cols = s.col_subgroups * s.part;
@@ -479,7 +512,8 @@ void dot_matrix_emit(struct dot *d, const struct schedule *schedule)
     int64_t packing = k->extent;
     s.factor[0] = factor_of(&s, false);
     s.factor[1] = factor_of(&s, true);
-    s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(schedule) * s.out_row, 0);
+    s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(schedule) * s.out_row,
+                  dot_matrix_slab_is_over(schedule) ? s.factor[0].buf + 1 : 0);
     struct tasks tasks;
     if (producer)
         dot_pipeline_make(&s);

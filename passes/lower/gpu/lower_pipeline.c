@@ -2,12 +2,15 @@
  * The header says how they work together. */
 #include "lower_pipeline.h"
 
-/* Registers of a thread in each role.  64 Ki registers of a processor are divided among the 128 threads of a producer
- * and 256 consumers; the hardware takes multiples of 8.  With fewer consumers there are enough for all. */
-enum {
-    PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232, CONSUMERS_OF_DIVIDED = 256,
-    FRUGAL_REGISTERS = 24, REGISTERS_BESIDE_FRUGAL = 240
-};
+/* Registers of a thread in each role.  The registers of a processor are divided among its blocks.  The hardware takes
+ * multiples of 8, and numbers for 128 threads at a time: a producer of one warp has as many as a consumer.  A single
+ * block with fewer consumers than 256 has enough for all. */
+enum { REGISTERS = 64 << 10, UNIT = 8, PRODUCER_REGISTERS = 40, FRUGAL_PRODUCER = 24, CONSUMERS_OF_DIVIDED = 256 };
+
+static int64_t registers_at_start(const struct pipeline *p)
+{
+    return REGISTERS / p->blocks / (p->consumers + p->producer) / UNIT * UNIT;
+}
 
 /* ---- barriers ---- */
 
@@ -43,17 +46,31 @@ void pipeline_threads_barrier(struct kernel *k, int64_t threads)
 
 /* ---- roles ---- */
 
-static val begin_warp_role(const struct pipeline *p, enum prim compare, val subgroup_number, uint64_t registers)
+static int64_t producer_registers(const struct pipeline *p)
+{
+    if (p->producer < p->subgroup)
+        return registers_at_start(p);
+    return p->frugal || p->blocks > 1 ? FRUGAL_PRODUCER : PRODUCER_REGISTERS;
+}
+
+/* What the producer leaves of the registers that the block has at its start. */
+static int64_t consumer_registers(const struct pipeline *p)
+{
+    int64_t all = registers_at_start(p) * (p->consumers + p->producer);
+    return (all - producer_registers(p) * p->producer) / p->consumers / UNIT * UNIT;
+}
+
+static val begin_warp_role(const struct pipeline *p, enum prim compare, val subgroup_number, int64_t registers)
 {
     struct kernel *k = p->k;
     val role = k_if(k, k_prim(k, compare, subgroup_number, k_int(k, p->consumers / p->subgroup), 0));
-    k->inst[role].imm = p->consumers == CONSUMERS_OF_DIVIDED ? registers : 0;
+    k->inst[role].imm = p->blocks > 1 || p->consumers == CONSUMERS_OF_DIVIDED ? (uint64_t)registers : 0;
     return role;
 }
 
 val pipeline_begin_producer(const struct pipeline *p, val subgroup_number)
 {
-    return begin_warp_role(p, P_EQ, subgroup_number, p->frugal ? FRUGAL_REGISTERS : PRODUCER_REGISTERS);
+    return begin_warp_role(p, P_EQ, subgroup_number, producer_registers(p));
 }
 
 val pipeline_begin_producer_thread(const struct pipeline *p, val t)
@@ -63,7 +80,7 @@ val pipeline_begin_producer_thread(const struct pipeline *p, val t)
 
 val pipeline_begin_consumers(const struct pipeline *p, val subgroup_number)
 {
-    return begin_warp_role(p, P_LT, subgroup_number, p->frugal ? REGISTERS_BESIDE_FRUGAL : CONSUMER_REGISTERS);
+    return begin_warp_role(p, P_LT, subgroup_number, consumer_registers(p));
 }
 
 /* ---- stages ---- */
@@ -104,17 +121,20 @@ void pipeline_acquire(const struct pipeline *p, const struct pipeline_ring *ring
     pipeline_arrive(p, ring->full, stage, loads);
 }
 
+void pipeline_load_panel(const struct pipeline *p, const struct pipeline_tile *tile, val stage, int64_t i, val column,
+                         val row, val matrix)
+{
+    struct kernel *k = p->k;
+    val to = ix_add(k, ix_scale(k, stage, tile->elements), k_int(k, i * PANEL_COLUMNS));
+    k_append(k, (struct linst){.op = L_COPY_PANEL, .dtype = KL_BOOL, .a = to, .b = column, .c = row, .d = matrix,
+                               .imm = tile->buf | (uint64_t)tile->view << 32});
+}
+
 void pipeline_load(const struct pipeline *p, const struct pipeline_tile *tile, val stage, val column, val row,
                    val matrix)
 {
-    struct kernel *k = p->k;
-    val to = ix_scale(k, stage, tile->elements);
-    for (int64_t i = 0; i < pipeline_loads(tile); i++) {
-        val more = k_int(k, i * PANEL_COLUMNS);
-        k_append(k, (struct linst){.op = L_COPY_PANEL, .dtype = KL_BOOL, .a = ix_add(k, to, more),
-                                   .b = ix_add(k, column, more), .c = row, .d = matrix,
-                                   .imm = tile->buf | (uint64_t)tile->view << 32});
-    }
+    for (int64_t i = 0; i < pipeline_loads(tile); i++)
+        pipeline_load_panel(p, tile, stage, i, ix_add(p->k, column, k_int(p->k, i * PANEL_COLUMNS)), row, matrix);
 }
 
 /* ---- consumers ---- */

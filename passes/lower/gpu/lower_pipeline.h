@@ -29,6 +29,8 @@ struct pipeline {
     int64_t consumers;              /* threads of the consumer warps; the producer warp follows them */
     int64_t subgroup;               /* threads of a group of warps that has one role and multiplies one tile */
     bool frugal;                    /* the producer needs few registers, and leaves more to the consumers */
+    int64_t producer;               /* threads of the producer: as many, or one warp */
+    int64_t blocks;                 /* that a processor runs at once */
 };
 
 /* The barriers of a ring: lbufs with one barrier for each stage. */
@@ -69,6 +71,9 @@ uint32_t pipeline_tensor_map(struct kernel *k, val element, unsigned dtype, cons
 int64_t pipeline_loads(const struct pipeline_tile *tile);               /* TMA loads that load a tile */
 /* Waits until the stage of a step is empty, and begins its next phase, which so many loads complete. */
 void pipeline_acquire(const struct pipeline *p, const struct pipeline_ring *ring, val step, int64_t loads);
+/* Loads panel number i of a tile to a stage, from a column and row of matrix number `matrix` on. */
+void pipeline_load_panel(const struct pipeline *p, const struct pipeline_tile *tile, val stage, int64_t i, val column,
+                         val row, val matrix);
 /* Loads a tile to a stage, from a column and row of matrix number `matrix` on. */
 void pipeline_load(const struct pipeline *p, const struct pipeline_tile *tile, val stage, val column, val row,
                    val matrix);
