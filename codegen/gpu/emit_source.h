@@ -55,6 +55,7 @@ struct emitter {
                                      since. begun: a product's own sums have been given their first values */
     bool fenced;                  /* the variables are fenced, because products of a batch have begun */
     struct phase phase;           /* the phase that is being emitted */
+    bool copying;                 /* has the kernel asynchronous copies, which are emitted as such? */
     val copies;                   /* for COPIES_LATE: the first copy whose elements are not stored yet; 0: there is
                                      none */
     /* the element of a tile that is being emitted; with a unit, col is the number of the lane's variable */

@@ -358,6 +358,8 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     struct emitter m = {.k = k, .d = d, .t = out, .e = e, .width = 1, .own_threads = kernel_has_blocks(k)};
     if (!kernel_verify(k, e))
         return false;
+    for (val v = 1; d->copies == COPIES_ASYNC && v < k->ninst; v++)
+        m.copying |= k->inst[v].op == L_COPY;
     m.info.threads = source_widest_lanes(k);
     m.shuffle = source_shuffle_lanes(k, d, m.info.threads);
     m.info.local = mem_alloc((k->nbuf + 1) * sizeof *m.info.local);

@@ -186,6 +186,35 @@ static void put_number(struct emitter *m, val v)
     text_put(m->t, "i64(%u);\n", m->k->inst[v].kind == TILE_ROWS ? m->row : m->col);
 }
 
+/* Is product v of the same rows of its first operand as the instruction before it, a product too, on which it does not
+ * depend?  Only of kernels that multiply what they have copied: what other kernels load meanwhile needs registers. */
+static bool joins_products(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v], *before = i - 1;
+    return m->copying && before->op == L_MMA && before->a == i->a && before->rows == i->rows && i->c < v - 1 &&
+           m->k->inst[i->c].op != L_MMA;
+}
+
+/* Emits the elements of products with the same rows together: row by row, every other row from its end.  So each
+ * multiply-add has an operand of the one before it, which NVIDIA's compiler then lets it take from where that had read
+ * it, not from the registers' banks once more: those have room for two operands at a time. */
+static void emit_products(struct emitter *m, val first)
+{
+    val end = first + 1;
+    unsigned columns = m->k->inst[first].cols;
+    for (; end < m->k->ninst && m->k->inst[end].op == L_MMA && joins_products(m, end); end++)
+        columns += m->k->inst[end].cols;
+    for (m->row = 0; m->row < m->k->inst[first].rows; m->row++)
+        for (unsigned n = 0; n < columns; n++) {
+            val v = first;
+            m->col = m->copying && m->row % 2 ? columns - 1 - n : n;
+            for (; m->col >= m->k->inst[v].cols; v++)
+                m->col -= m->k->inst[v].cols;
+            source_mma(m, v);
+        }
+    m->row = m->col = 0;
+}
+
 static bool emit_tile(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -205,8 +234,8 @@ static bool emit_tile(struct emitter *m, val v)
     case L_MMA:
         if (m->unit)
             source_matrix_mma(m, v);
-        else
-            source_each_element(m, v, source_mma);
+        else if (!joins_products(m, v))
+            emit_products(m, v);
         return true;
     case L_LANE_REDUCE:
         (i->cols ? source_matrix_fold : source_fold)(m, v);

@@ -604,8 +604,10 @@ static void by_copies(void)
 {
     take_dialect("cuda");
     static const char *const copied[] = {
-        "dot_blocks width 64 tile 4x4 block 32x32 step 16 kblock 48 stages 4 copy_a copy_b",
+        "dot_blocks width 64 tile 4x4 block 32x32 step 16 kblock 48 stages 3 copy_a copy_b",
         "dot_blocks width 64 tile 8x8 block 64x64 step 8 kblock 48 stages 3 copy_a copy_b",
+        "dot_blocks width 32 tile 16x4 block 64x32 step 8 kblock 48 stages 4 copy_a copy_b",
+        "dot_blocks width 32 tile 4x16 block 32x64 step 4 kblock 48 stages 2 copy_a copy_b",
         "dot_blocks width 32 tile 8x4 block 64x16 step 8 kblock 48 stages 2 copy_a copy_b",
         "dot_blocks width 16 tile 4x8 block 16x32 step 16 kblock 48 stages 5 copy_a",
         "dot_blocks width 16 tile 2x4 block 16x8 step 8 kblock 48 stages 3 copy_b", NULL};
@@ -617,7 +619,7 @@ static void by_copies(void)
         try(KL_I32, 40, 24, 48, (enum gpu_what)what, what == COMPUTED ? computed : copied);
     }
     static const char *const parts[] = {
-        "dot_blocks width 64 tile 4x4 block 32x32 step 16 kblock 512 stages 4 copy_a copy_b",
+        "dot_blocks width 64 tile 4x4 block 32x32 step 16 kblock 512 stages 3 copy_a copy_b",
         "dot_blocks width 64 tile 4x4 block 32x32 step 16 kblock 512 stages 4 copy_a copy_b split 32",
         "dot_blocks width 16 tile 8x8 block 32x32 step 8 kblock 512 stages 3 copy_a split 200", NULL};
     rounded = true;

@@ -49,13 +49,12 @@ static bool fills_the_gpu(const struct dot *d, const struct caps *caps, const st
     return blocks >= (int64_t)caps->threads || blocks * splits >= (int64_t)caps->threads;
 }
 
-/* The largest number of parts of a contraction if each has at least `shortest` elements, and all sums need little
- * memory. */
-static int64_t max_parts(const struct dot *d, int64_t shortest)
+/* The largest number of parts of a contraction if each has at least `shortest` elements, and all sums need at most
+ * `mebibytes` of memory. */
+static int64_t max_parts(const struct dot *d, int64_t shortest, int64_t mebibytes)
 {
-    const int64_t max_bytes = 64 << 20;
     int64_t by_length = d->size.k / shortest;
-    int64_t by_bytes = max_bytes / (int64_t)dtype_size(d->dtype) / (d->size.batch * d->size.m * d->size.n);
+    int64_t by_bytes = (mebibytes << 20) / (int64_t)dtype_size(d->dtype) / (d->size.batch * d->size.m * d->size.n);
     return d->symbolic ? 1 : by_length < by_bytes ? by_length : by_bytes;
 }
 
@@ -130,13 +129,19 @@ static bool divides_vectors(const struct dot *d, const struct schedule *s, bool 
            (!parts || d->size.k % step == 0);
 }
 
-/* Bytes of shared memory, for the larger of the layouts that an operand may have. */
+/* Elements of shared memory for an operand: its steps, of which two have another order if it is copied along the
+ * contraction, as is assumed here. */
+static int64_t operand_elements(const struct schedule *s, bool second)
+{
+    int64_t side = second ? s->dot_blocks.block_n : s->dot_blocks.block_m, padded = side + DOT_BLOCK_PAD;
+    int64_t stages = has_block_copies(s) ? s->dot_blocks.stages : 2;
+    bool copied = second ? s->dot_blocks.copy_b : s->dot_blocks.copy_a;
+    return s->dot_blocks.step * (copied ? stages * side + 2 * padded : stages * padded);
+}
+
 static int64_t threads_bytes(const struct dot *d, const struct schedule *s)
 {
-    int64_t sides = s->dot_blocks.block_m + s->dot_blocks.block_n, step = s->dot_blocks.step, pad = DOT_BLOCK_PAD;
-    int64_t by_k = (sides + 2 * pad) * step, by_side = has_block_copies(s) ? sides * (step + pad) : 0;
-    int64_t stages = has_block_copies(s) ? s->dot_blocks.stages : 2;
-    return stages * (by_k > by_side ? by_k : by_side) * (int64_t)dtype_size(d->dtype);
+    return (operand_elements(s, false) + operand_elements(s, true)) * (int64_t)dtype_size(d->dtype);
 }
 
 static struct wrong wrong_threads(const struct dot *d, const struct caps *c, const struct schedule *s)
@@ -162,10 +167,10 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
 static void choose_threads_split(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     /* threads of a tile of 64 results each; elements of a part, twice as many with so many results */
-    enum { A_PROCESSOR = 512, SHORTEST = 256 };
+    enum { A_PROCESSOR = 512, SHORTEST = 256, MEBIBYTES = 64 };
     bool ordered = dot_is_ordered(d), many = s->dot_blocks.mr * s->dot_blocks.nr == MAX_RESULTS;
     int64_t shortest = ordered ? d->kblock / 2 : many ? 2 * SHORTEST : SHORTEST;
-    int64_t blocks = blocks_of(d, s), max = max_parts(d, shortest);
+    int64_t blocks = blocks_of(d, s), max = max_parts(d, shortest, MEBIBYTES);
     int64_t step = s->dot_blocks.step;
     if (blocks >= (int64_t)c->threads)
         return;
@@ -184,6 +189,41 @@ static void choose_threads_split(const struct dot *d, const struct caps *c, stru
         s->dot_blocks.split = (uint32_t)(dot_parts(dot_parts(d->size.k, parts), step) * step);
 }
 
+/* What a product of copied operands takes if its contraction has parts of `split` elements (0: it is whole), in cycles
+ * of an H100 without the start of the kernel.  A processor's blocks share its lanes, of which they keep a share busy
+ * that depends on the tile; a block of few warps cannot use the lanes of all four schedulers.  So the blocks of the
+ * processor that has most decide (wave quantization).  The sums of parts are loaded by a second kernel. */
+static double cycles_of(const struct dot *d, const struct caps *c, const struct schedule *s, int64_t split)
+{
+    enum { LANES = 128, SCHEDULERS = 4, WARP = 32, BEGIN = 32 /* elements of the contraction */, SECOND = 5000,
+           BYTES = 26 /* a cycle and processor, most of them from the L2 cache */ };
+    int64_t results = (int64_t)s->dot_blocks.block_m * s->dot_blocks.block_n, of_tile = results / s->width;
+    int64_t length = split ? split : d->size.k, splits = dot_splits(d, (uint32_t)split);
+    int64_t warps = dot_parts(s->width, WARP);
+    double busy = of_tile >= 64 ? 0.78 : of_tile >= 32 ? 0.6 : 0.45, rate = LANES * busy;
+    double block = (double)(length + BEGIN) * (double)results;
+    double all = (double)dot_parts(blocks_of(d, s) * splits, c->threads) * block / rate;
+    double alone = block / (rate * (double)(warps < SCHEDULERS ? warps : SCHEDULERS) / SCHEDULERS);
+    double bytes = (double)(splits * d->size.batch * d->size.m * d->size.n) * (double)dtype_size(d->dtype);
+    return (all > alone ? all : alone) + (splits > 1 ? bytes / (BYTES * (double)c->threads) + SECOND : 0);
+}
+
+/* Divides the contraction of copied operands, whole steps, into as many parts as take least time. */
+static void choose_copied_split(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    enum { SHORTEST = 64, MEBIBYTES = 128, MANY_BLOCKS = 16 /* a processor: all have about as many */ };
+    int64_t blocks = blocks_of(d, s), max = max_parts(d, SHORTEST, MEBIBYTES), step = s->dot_blocks.step;
+    double best = cycles_of(d, c, s, 0);
+    for (int64_t parts = 2; parts <= max && blocks < MANY_BLOCKS * (int64_t)c->threads / (parts - 1); parts++) {
+        int64_t split = dot_parts(dot_parts(d->size.k, parts), step) * step;
+        double cycles = split < d->size.k ? cycles_of(d, c, s, split) : best;
+        if (cycles < best) {
+            best = cycles;
+            s->dot_blocks.split = (uint32_t)split;
+        }
+    }
+}
+
 /* Copies the operands, with as many stages, up to 4, as let two blocks fit into a processor's shared memory. */
 static void choose_block_copies(const struct dot *d, const struct caps *c, struct schedule *s)
 {
@@ -192,7 +232,10 @@ static void choose_block_copies(const struct dot *d, const struct caps *c, struc
     if (d->size.k > s->dot_blocks.step && !(dot_is_ordered(d) && d->blocks > 1 && d->kblock % STEP))
         x.dot_blocks.step = STEP;
     x.dot_blocks.split = 0;
-    choose_threads_split(d, c, &x);
+    if (dot_is_ordered(d))
+        choose_threads_split(d, c, &x);
+    else if (d->size.k % x.dot_blocks.step == 0)
+        choose_copied_split(d, c, &x);
     x.dot_blocks.copy_a = x.dot_blocks.copy_b = 1;
     x.dot_blocks.stages = MAX_STAGES;
     while (x.dot_blocks.stages > 2 && BLOCKS * threads_bytes(d, &x) > (int64_t)c->shared_bytes)
@@ -394,8 +437,8 @@ static void choose_stages(const struct dot *d, const struct caps *c, struct sche
  * enough elements and the parts' sums need little memory. */
 static void choose_split(const struct dot *d, const struct caps *c, struct schedule *s)
 {
-    enum { A_PROCESSOR = 256, SHORTEST = 256 };
-    int64_t step = s->dot_matrix.step, max = max_parts(d, SHORTEST);
+    enum { A_PROCESSOR = 256, SHORTEST = 256, MEBIBYTES = 64 };
+    int64_t step = s->dot_matrix.step, max = max_parts(d, SHORTEST, MEBIBYTES);
     int64_t threads = s->width + dot_matrix_producer(s);
     int64_t parts = dot_parts((int64_t)c->threads * A_PROCESSOR, blocks_of(d, s) * threads);
     parts = parts < max ? parts : max;
@@ -447,8 +490,8 @@ static double async_cycles(const struct dot *d, const struct caps *c, const stru
 /* Sets the number of parts of the contraction for which *cycles is least. */
 static void choose_async_split(const struct dot *d, const struct caps *c, struct schedule *s, double *cycles)
 {
-    enum { SHORTEST = 256, MAX_COUNT = 8 };
-    int64_t max = max_parts(d, SHORTEST);
+    enum { SHORTEST = 256, MEBIBYTES = 64, MAX_COUNT = 8 };
+    int64_t max = max_parts(d, SHORTEST, MEBIBYTES);
     struct schedule x = *s;
     *cycles = async_cycles(d, c, s);
     for (int64_t parts = 2; parts <= MAX_COUNT && parts <= max; parts++) {
