@@ -430,17 +430,13 @@ static void emit_key_loop(struct tiles *s)
     tiles_finish(s, value);
 }
 
-/* How many matrices have their blocks in turn, the longest blocks of all of them first: a divisor of all, at most as
- * many as have their iterated operands in a part of the second-level cache of a large GPU. */
-static int64_t matrices_in_turn(const struct tiles *s)
+/* Are the longest blocks of all matrices the first ones?  If all operands that are iterated over have room in a part of
+ * the second-level cache of a large GPU.  (Causal attention on an H100: 32 matrices of 4096 rows took 0.90 of the time
+ * so, 512 of 1024 rows 1.09 for 64 columns and 1.18 for 128, as each is read again and again from memory.) */
+static bool longest_of_all_first(const struct attention *a)
 {
     enum { CACHE_BYTES = 32 << 20, ELEMENT_BYTES = 2 };
-    const struct attention *a = s->a;
-    int64_t all = shape_count(&a->lead), bytes = ELEMENT_BYTES * a->m * (a->d + a->e), n = CACHE_BYTES / bytes;
-    n = n < 1 ? 1 : n > all ? all : n;
-    while (all % n)
-        n--;
-    return n;
+    return a->causal && shape_count(&a->lead) * ELEMENT_BYTES * a->m * (a->d + a->e) <= CACHE_BYTES;
 }
 
 /* The block's number in its matrix, and which matrix, of block p of all matrices.  With causality the first block of
@@ -448,9 +444,10 @@ static int64_t matrices_in_turn(const struct tiles *s)
 static val block_of(const struct tiles *s, val p, int64_t blocks, val *matrix)
 {
     struct kernel *k = s->a->w->k;
-    int64_t n = s->a->causal ? matrices_in_turn(s) : 1;
-    val turn = ix_mod(k, p, n * blocks), block = ix_div(k, turn, n);
-    *matrix = ix_add(k, ix_scale(k, ix_div(k, p, n * blocks), n), ix_mod(k, turn, n));
+    int64_t matrices = shape_count(&s->a->lead);
+    bool first = longest_of_all_first(s->a);
+    val block = first ? ix_div(k, p, matrices) : ix_mod(k, p, blocks);
+    *matrix = first ? ix_mod(k, p, matrices) : ix_div(k, p, blocks);
     return s->a->causal && !s->keys ? ix_sub(k, k_int(k, blocks - 1), block) : block;
 }
 

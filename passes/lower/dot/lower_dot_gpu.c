@@ -1,5 +1,5 @@
-/* Products on a GPU: a block of threads owns BLOCK_M x BLOCK_N results, each thread a tile of MR x NR of them.  How a step
- * of the contraction comes to shared memory and is multiplied is in lower_dot_gpu_steps.c.
+/* Products on a GPU: a block of threads owns BLOCK_M x BLOCK_N results, each thread a tile of MR x NR of them.
+ * lower_dot_gpu_steps.c copies a step of the contraction to shared memory and multiplies it.
  *
  * An element, or a part's sum, is one ascending chain of fma over the whole contraction or part, for any tiles: a GPU
  * has few registers for the sums of pass numerics' k-blocks.  In the order of the graph these blocks are the parts, or

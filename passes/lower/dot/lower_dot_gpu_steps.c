@@ -110,7 +110,7 @@ static val step_after(const struct product_blocks *s, val step)
 /* Vector number i of the thread's of a step: its first element's index along the block's side and along the step. */
 static void vector_place(const struct product_blocks *s, bool second, int64_t i, val *side, val *kk)
 {
-    enum { PAIR = 2 };              /* vectors along the contraction that neighbouring threads copy: a sector of memory */
+    enum { PAIR = 2 }; /* vectors along the contraction that neighbouring threads copy: a sector of memory */
     struct kernel *k = s->d->w->k;
     int64_t length = side_of(s, second), vector = s->each[second], along = s->step / vector;
     val e = ix_add(k, s->t, k_int(k, i * s->threads));
@@ -125,7 +125,7 @@ static void vector_place(const struct product_blocks *s, bool second, int64_t i,
     *kk = ix_scale(k, ix_add(k, in, ix_scale(k, ix_div(k, of, length), pair)), vector);
 }
 
-static int64_t vectors_of(const struct product_blocks *s, bool second)
+static int64_t vectors_of_step(const struct product_blocks *s, bool second)
 {
     return side_of(s, second) * s->step / s->each[second] / s->threads;
 }
@@ -143,7 +143,7 @@ static void copy_block_step(const struct product_blocks *s, bool second, val ste
 {
     struct kernel *k = s->d->w->k;
     val first = step_start(s, step), side, kk;
-    for (int64_t i = 0; i < vectors_of(s, second); i++) {
+    for (int64_t i = 0; i < vectors_of_step(s, second); i++) {
         vector_place(s, second, i, &side, &kk);
         val free = ix_add(k, second ? s->j0 : s->i0, side), at = ix_add(k, first, kk);
         val mask = dot_there(s->d, second, side_of(s, second), beyond, free, at);
@@ -224,7 +224,7 @@ static void load_copied(const struct product_blocks *s, bool second, val step, s
     struct kernel *k = s->d->w->k;
     int64_t each = s->each[second];
     val side, kk;
-    p->n = vectors_of(s, second) * each;
+    p->n = vectors_of_step(s, second) * each;
     for (int64_t i = 0; i < p->n; i++) {
         val u = k_int(k, i % each);
         vector_place(s, second, i / each, &side, &kk);
@@ -233,7 +233,7 @@ static void load_copied(const struct product_blocks *s, bool second, val step, s
     }
 }
 
-static void put_step(const struct product_blocks *s, bool second, val stage, const struct block_operand *p)
+static void store_loaded_step(const struct product_blocks *s, bool second, val stage, const struct block_operand *p)
 {
     struct kernel *k = s->d->w->k;
     for (int64_t i = 0; i < p->n; i++)
@@ -253,7 +253,7 @@ static void end_loads(const struct product_blocks *s, val step, int64_t ahead, c
 {
     for (int second = 0; second < 2; second++)
         if (!s->copied[second])
-            put_step(s, second, stage_of(s, second, step, ahead), &part[second]);
+            store_loaded_step(s, second, stage_of(s, second, step, ahead), &part[second]);
 }
 
 /* The same of what this thread has copied; from: the step, or an earlier one if there is none. */
@@ -268,7 +268,7 @@ static void end_transpose(const struct product_blocks *s, val step, int64_t ahea
 {
     for (int second = 0; second < 2; second++)
         if (is_transposed(s, second))
-            put_step(s, second, stage_of(s, second, step, ahead), &part[second]);
+            store_loaded_step(s, second, stage_of(s, second, step, ahead), &part[second]);
 }
 
 /* ---- products ---- */

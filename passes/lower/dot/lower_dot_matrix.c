@@ -307,11 +307,12 @@ static void matrix_epilogue(const struct dot *d, const void *order, struct dot_a
  * stored: two, where all of them exist, a thread has so many, and registers for what is computed of them. */
 static int64_t vectors_together(const struct subgroups *s, int64_t each)
 {
-    enum { MANY_MEMBERS = 32 };
+    enum { MANY_MEMBERS = 32, MANY = 8 };
     const struct dot *d = s->d;
     bool registers = s->splits == 1 && (dot_matrix_blocks(&s->s) == 1 || d->w->nmember < MANY_MEMBERS);
     bool whole = size_divides(d->len.m, s->s.dot_matrix.block_m) && size_divides(d->len.n, s->s.dot_matrix.block_n);
-    return dot_matrix_slab_is_over(&s->s) && whole && registers && each % MOST_VECTORS == 0 ? MOST_VECTORS : 1;
+    bool many = each >= MANY && each % MOST_VECTORS == 0;
+    return dot_matrix_slab_is_over(&s->s) && whole && registers && many ? MOST_VECTORS : 1;
 }
 
 /* The sums of vector e of a slab, and where they are.  Row r of the slab belongs to tile row r / M and is row r % M
