@@ -163,8 +163,6 @@ static void place_thread(struct product_blocks *s)
     val warp = ix_div(k, s->t, LANES), lane = ix_mod(k, s->t, LANES);
     s->row_thread = ix_add(k, ix_scale(k, ix_div(k, warp, across), DOWN), ix_div(k, lane, ACROSS));
     s->col_thread = ix_add(k, ix_scale(k, ix_mod(k, warp, across), ACROSS), ix_mod(k, lane, ACROSS));
-    ix_assume_range(k, s->row_thread, 0, rows - 1); /* one value each, not several terms of each address */
-    ix_assume_range(k, s->col_thread, 0, s->col_threads - 1);
 }
 
 static void blocks_epilogue(const struct dot *d, const void *ctx, struct dot_at *at, int64_t count)
