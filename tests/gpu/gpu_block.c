@@ -37,7 +37,7 @@ static const char gpu_shim[] =
     "#define __shfl(v, l, w) exchange(v, threadIdx.x - lane_of(w) + (l))\n"
     "#define __shfl_down_sync(m, v, h, w) __shfl_down(v, h, w)\n#define __shfl_xor_sync(m, v, h, w) __shfl_xor(v, h, "
     "w)\n"
-    "#define __shfl_sync(m, v, l, w) __shfl(v, l, w)\n";
+    "#define __shfl_sync(m, v, l, w) __shfl(v, l, w)\n#define __syncwarp() exchange(0, threadIdx.x)\n";
 
 /* Products by subgroups.  Element for element it is asked which lane and register has it, and the sum is one
  * ascending chain of fma, as the interpreter's is.  Threads give their factors in turns of two arrays, so that one

@@ -589,7 +589,7 @@ static void in_parts(void)
     try(KL_I32, 20, 18, 521, TRANSPOSED, parts);
     caps.threads = 132; /* more than there are blocks: the schedule that is chosen has parts */
     static const char *const own_parts[] = {
-        "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 368 split 552", NULL};
+        "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 368 split 280", NULL};
     try(KL_I32, 20, 18, 1100, PLAIN, own_parts);
     static const char *const many[] = { /* so many results that a thread adds the parts of several */
         "dot_blocks width 64 tile 8x4 block 64x32 step 8 kblock 16",
