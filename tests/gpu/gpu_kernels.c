@@ -216,14 +216,15 @@ const struct gpu_attention gpu_attentions[] = {
     /* for units that read panels of 64 columns; with several steps, at the edge and elsewhere */
     {KL_BF16, 70, 65, 64, 64, true, 0, false, true, false}, {KL_BF16, 64, 64, 64, 64, false, 2, true, true, false},
     {KL_F16, 70, 260, 64, 64, true, 0, false, false, true}, {KL_BF16, 64, 140, 64, 64, false, 2, false, false, false},
-    {KL_BF16, 66, 140, 64, 64, true, 0, true, false, true}, {KL_BF16, 130, 70, 128, 128, true, 0, true, true, false},
-    {KL_BF16, 64, 200, 64, 64, false, 0, true, true, false},
+    {KL_BF16, 66, 140, 64, 64, true, 0, true, false, true},
     /* for register tiles: one block and several, at the edge and elsewhere, 8 and 16 threads side by side */
     {KL_F32, 64, 128, 64, 64, false, 0, false, false, false}, {KL_F32, 70, 150, 24, 40, true, 0, false, true, false},
     {KL_F32, 150, 70, 64, 64, true, 0, false, true, true}, {KL_F32, 40, 100, 64, 16, false, 1, false, true, false},
     {KL_F32, 33, 70, 72, 128, true, 2, false, true, false}, {KL_F32, 64, 128, 64, 64, false, 0, true, false, false},
     {KL_F32, 130, 90, 24, 40, true, 0, true, true, false}, {KL_F32, 66, 140, 64, 64, true, 0, true, true, true},
-    {KL_F32, 40, 100, 64, 16, false, 1, true, true, false}, {KL_F32, 33, 70, 72, 128, true, 2, true, true, false}};
+    {KL_F32, 40, 100, 64, 16, false, 1, true, true, false}, {KL_F32, 33, 70, 72, 128, true, 2, true, true, false},
+    /* gradients for units that read panels (those of 128 columns have no room in the memory of AMD's blocks) */
+    {KL_BF16, 130, 70, 128, 128, true, 0, true, true, false}, {KL_BF16, 64, 200, 64, 64, false, 0, true, true, false}};
 const unsigned gpu_attention_count = sizeof gpu_attentions / sizeof *gpu_attentions;
 
 /* An operand: [2, rows, columns], or that as a view of [rows, 2, columns]. */

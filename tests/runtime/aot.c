@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <sys/stat.h>
 
-enum { MAX_PROGRAMS = 128, THREADS = 3, VALUES = 6, MAX_TESTS = MAX_PROGRAMS * VALUES };
+enum { MAX_PROGRAMS = 256, THREADS = 3, VALUES = 6, MAX_TESTS = MAX_PROGRAMS * VALUES };
 
 static struct program_test {
     struct graph *g, *all; /* all: that of the program, if it is for all values of symbols; g: for those of this test */
