@@ -13,8 +13,7 @@ static uint16_t numeric_lanes(int64_t length)
 }
 
 /* Threads of a GPU's block for a row of so many elements, `each` adjacent elements in each access, `full` elements
- * being worth
- * a thread. */
+ * being worth a thread. */
 static uint16_t gpu_row_width(const struct caps *caps, int64_t length, int64_t each, int64_t full)
 {
     int64_t width = 64;
