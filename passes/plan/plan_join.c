@@ -317,6 +317,21 @@ static bool is_read_alike(const struct joiner *j, uint32_t a, uint32_t b, ref r)
     return found == 3;
 }
 
+/* Does a member of group a read one of group b?  That is an op without operands, such as iota, which both kernels
+ * compute. */
+static bool reads_member(struct joiner *j, uint32_t a, uint32_t b)
+{
+    const struct graph *g = j->p->g;
+    const struct groups *s = lowerer_groups(j->p->lowerer);
+    for (uint32_t m = s->first[a]; m < s->first[a + 1]; m++)
+        for (unsigned i = 0; i < g->node[s->member[m]].nin; i++, j->steps++) {
+            bool linear;
+            if (g->group[node_operand(g, s->member[m], i, &linear)] == b)
+                return true;
+        }
+    return false;
+}
+
 /* Are they maps whose threads access as many elements at once, of different arrays or in different orders? */
 static bool parts_fit(struct joiner *j, uint32_t a, uint32_t b)
 {
@@ -327,7 +342,7 @@ static bool parts_fit(struct joiner *j, uint32_t a, uint32_t b)
         for (uint32_t k = 0; k < y->narg; k++, j->steps++)
             if (x->arg[i].node == y->arg[k].node && is_read_alike(j, a, b, x->arg[i].node))
                 return false;
-    return true;
+    return !reads_member(j, a, b) && !reads_member(j, b, a);
 }
 
 static bool may_be_part(const struct joiner *j, uint32_t group)
