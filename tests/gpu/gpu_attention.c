@@ -95,7 +95,7 @@ static void agrees(const struct gpu_attention *c, const char *schedules)
     struct values out = {.n = g->nout};
     for (uint32_t o = 0; o < g->nout; o++)
         out.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
-    struct gpu_arrays m = {calloc((size_t)program_arenas(p) + 64, 1), &in, &out, NULL};
+    struct gpu_arrays m = {calloc((size_t)program_arenas(p) + 64, 1), &in, &out, NULL, NULL};
     if (check(gpu_kernels_run(p, &m, &e), "%s: %s", name, e.msg))
         for (uint32_t o = 0; o < g->nout; o++) {
             int64_t at = 0, n = node_numel(g, g->out[o].value);

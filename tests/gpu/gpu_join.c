@@ -51,7 +51,7 @@ static void run(const struct program *p, const struct values *in, const struct v
         out->v[o] = calloc(node_bytes(p->g, p->g->out[o].value) + 64, 1);
         place.v[o] = p->in_place[o] ? own.v[p->g->out[o].state] : out->v[o];
     }
-    struct gpu_arrays m = {calloc((size_t)program_arenas(p) + 64, 1), in, &place, &own};
+    struct gpu_arrays m = {calloc((size_t)program_arenas(p) + 64, 1), in, &place, &own, NULL};
     check(gpu_kernels_run(p, &m, &e), "@%s: %s", p->g->name, e.msg);
     for (uint32_t o = 0; o < p->g->nout; o++)
         if (p->in_place[o])

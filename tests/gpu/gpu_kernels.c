@@ -527,10 +527,14 @@ void gpu_kernels_free(struct kernel_set *s)
 
 /* ---- running them ---- */
 
-static void *array_of(const struct gpu_arrays *m, const struct loc *l)
+/* Arenas of devices lie one behind the other. */
+static void *array_of(const struct program *p, const struct gpu_arrays *m, const struct loc *l, unsigned device)
 {
     const struct values *of = l->kind == LOC_INPUT ? m->input : l->kind == LOC_STATE ? m->state : m->out;
-    return l->kind == LOC_ARENA ? (void *)(m->arena + l->offset) : of->v[l->index];
+    char *arena = m->arena;
+    for (unsigned d = 0; d < device; d++)
+        arena += p->arena_bytes[d];
+    return l->kind == LOC_ARENA ? (void *)(arena + l->offset) : of->v[l->index];
 }
 
 static bool owns_memory(unsigned role) { return role == BUF_WORKSPACE || role == BUF_SCRATCH; }
@@ -539,13 +543,19 @@ bool gpu_kernels_run(const struct program *p, const struct gpu_arrays *m, struct
 {
     for (uint32_t c = 0; c < p->ncmd; c++) {
         const struct command *cmd = &p->cmd[c];
+        if (cmd->kind == CMD_COPY) {
+            memmove(array_of(p, m, &cmd->arg[0], cmd->device), array_of(p, m, &cmd->arg[1], cmd->from),
+                    (size_t)cmd->bytes);
+            continue;
+        }
         const struct kernel *k = p->kernel[cmd->kernel];
         void *buf[MAX_MEMBER_ARGUMENTS + 64];
         for (uint32_t b = 0; b < k->nbuf; b++)
-            buf[b] = k->buf[b].role == BUF_IN || k->buf[b].role == BUF_OUT ? array_of(m, &cmd->arg[b])
+            buf[b] = k->buf[b].role == BUF_IN || k->buf[b].role == BUF_OUT
+                   ? array_of(p, m, &cmd->arg[b], cmd->device)
                    : owns_memory(k->buf[b].role) ? calloc((size_t)k->buf[b].count, dtype_size(k->buf[b].dtype))
                    : NULL;
-        bool ok = kernel_round_trip(k, e) && kernel_interp(k, buf, NULL, 0, k->extent, e);
+        bool ok = kernel_round_trip(k, e) && kernel_interp(k, buf, m->slot, 0, k->extent, e);
         for (uint32_t b = 0; b < k->nbuf; b++)
             if (owns_memory(k->buf[b].role))
                 free(buf[b]);

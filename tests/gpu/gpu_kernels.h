@@ -47,8 +47,11 @@ bool gpu_kernels_have(const struct kernel_set *s, enum prim p, enum loop_kind ou
 void gpu_kernels_essential(struct kernel_set *s);
 void gpu_kernels_free(struct kernel_set *s);
 
-struct gpu_arrays { char *arena; const struct values *input; struct values *out; const struct values *state; };
-/* Runs a program of kernels by the kernel interpreter, which has shared and register memory of its own. */
+/* slot: the bits of each; NULL: there are none */
+struct gpu_arrays {
+    char *arena; const struct values *input; struct values *out; const struct values *state; const uint64_t *slot;
+};
+/* Runs a program of kernels and copies by the kernel interpreter, which has shared and register memory of its own. */
 bool gpu_kernels_run(const struct program *p, const struct gpu_arrays *m, struct err *e);
 
 #endif

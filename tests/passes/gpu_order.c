@@ -4,8 +4,10 @@
  *   gpu_order [GRAPHS [SEED]]   texts of tests/text, graphs made for this, and random graphs (default 40), fused and
  *                               unfused for each GPU
  *   gpu_order share ...         each fused for one or two of them, and a third of the texts
+ *   gpu_order [share] random GRAPHS SEED
+ *                               random graphs alone, until so many are compared, with lines of progress
  *
- * Left out are graphs that are not kernels alone: with slots, regions or copies. */
+ * Left out are graphs with regions and ops of the user, which a GPU's programs run on the host. */
 #include "codegen/gpu/source.h"
 #include "tests/gpu/gpu_kernels.h"
 #include "tests/support/random/random_make.h"
@@ -29,18 +31,41 @@ static void take_target(unsigned i, struct caps *caps)
     caps->graph_order = 1;
 }
 
-/* Is it kernels alone, which the interpreter runs soon? */
+/* Is it kernels and copies alone, which the interpreter runs soon? */
 static bool can_run(const struct program *p, bool large)
 {
     const int64_t max_work = large ? 1 << 22 : 1 << 19;
     int64_t work = 0;
     for (uint32_t i = 0; i < p->ncmd; i++) {
+        if (p->cmd[i].kind == CMD_COPY)
+            continue;
         if (p->cmd[i].kind != CMD_KERNEL)
             return false;
         const struct kernel *k = p->kernel[p->cmd[i].kernel];
         work += k->flops + k->bytes / 4;
     }
     return p->ncmd > 0 && work <= max_work;
+}
+
+/* What a graph is run with. */
+struct arguments { struct values input, state, slots; uint64_t slot[MAX_VALUES]; };
+
+static void arguments_make(const struct graph *g, struct arguments *a)
+{
+    struct rng r = {graph_hash(g).lo | 1};
+    *a = (struct arguments){0};
+    values_random(&r, g, &g->input, false, &a->input);
+    values_random(&r, g, &g->state, false, &a->state);
+    values_random(&r, g, &g->slot, false, &a->slots);
+    for (uint32_t i = 0; i < a->slots.n; i++)
+        memcpy(&a->slot[i], a->slots.v[i], dtype_size(g->slot.v[i].dtype));
+}
+
+static void arguments_free(struct arguments *a)
+{
+    values_free(&a->input);
+    values_free(&a->state);
+    values_free(&a->slots);
 }
 
 /* The texts of the kernels' records say it. */
@@ -57,14 +82,14 @@ static void records(const struct program *p, const char *what)
     }
 }
 
-static void run(const struct program *p, const struct graph *g, const struct values *in, const struct values *st,
-                const struct values *want, const char *what)
+static void run(const struct program *p, const struct graph *g, const struct arguments *a, const struct values *want,
+                const char *what)
 {
     struct err e = {0};
     struct values out = {.n = g->nout};
     for (uint32_t o = 0; o < g->nout; o++)
         out.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
-    struct gpu_arrays m = {calloc((size_t)program_arenas(p) + 64, 1), in, &out, st};
+    struct gpu_arrays m = {calloc((size_t)program_arenas(p) + 64, 1), &a->input, &out, &a->state, a->slot};
     bool ok = check(gpu_kernels_run(p, &m, &e), "%s: %s", what, e.msg);
     for (uint32_t o = 0; ok && o < g->nout; o++) {
         int64_t at = 0;
@@ -79,13 +104,13 @@ static void run(const struct program *p, const struct graph *g, const struct val
 }
 
 /* What the graph after all passes means, as the device's: bf16 products have no order of their own there. */
-static bool interpret(const struct graph *g, const struct values *in, const struct values *st, struct values *out)
+static bool interpret(const struct graph *g, const struct arguments *a, struct values *out)
 {
     struct err e = {0};
     out->n = g->nout;
     for (uint32_t i = 0; i < g->nout; i++)
         out->v[i] = calloc(node_bytes(g, g->out[i].value) + 1, 1);
-    struct bind bind = {(const void *const *)in->v, (const void *const *)st->v, NULL, out->v, NULL, NULL};
+    struct bind bind = {(const void *const *)a->input.v, (const void *const *)a->state.v, a->slot, out->v, NULL, NULL};
     return check(reference_run(g, &bind, true, &e), "%s: %s", g->name, e.msg);
 }
 
@@ -101,12 +126,11 @@ static bool is_wanted(unsigned n, unsigned variant, bool both)
 
 static void try(const struct graph *g, const char *name, bool both)
 {
-    struct rng r = {graph_hash(g).lo | 1};
-    struct values in = {0}, st = {0}, want = {0};
-    if (g->slot.n || g->nregion || g->ncustom)
+    struct arguments a;
+    struct values want = {0};
+    if (g->nregion || g->ncustom)
         return;
-    values_random(&r, g, &g->input, false, &in);
-    values_random(&r, g, &g->state, false, &st);
+    arguments_make(g, &a);
     tried++;
     for (unsigned i = 0; i < 2 * TARGETS && failed < 20; i++) {
         if (!is_wanted(tried, i, both))
@@ -123,16 +147,15 @@ static void try(const struct graph *g, const char *name, bool both)
         bool ok = check(passes_run(h, &options), "%s: %s", what, h->err.msg);
         struct program *p = ok ? program_plan_with(h, &caps, NULL, NULL, NULL, &e) : NULL;
         if (ok && check(p, "%s: %s", what, e.msg) && can_run(p, both) &&
-            (want.n || interpret(h, &in, &st, &want))) {
+            (want.n || interpret(h, &a, &want))) {
             records(p, what);
-            run(p, h, &in, &st, &want, what);
+            run(p, h, &a, &want, what);
         }
         program_free(p);
         graph_free(h);
     }
-    values_free(&in);
-    values_free(&st);
     values_free(&want);
+    arguments_free(&a);
 }
 
 static void try_file(const char *path)
@@ -234,12 +257,9 @@ static void attention(void)
     }
 }
 
-int main(int argc, char **argv)
+/* Products, sums, rows, attention and texts: together they must have a kernel of each family. */
+static void try_made(void)
 {
-    share = argc > 1 && !strcmp(argv[1], "share");
-    argc -= share;
-    argv += share;
-    uint64_t graphs = argc > 1 ? strtoull(argv[1], NULL, 10) : 40, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     glob_t files;
     products();
     sums();
@@ -247,22 +267,43 @@ int main(int argc, char **argv)
     attention();
     check(!glob("tests/text/agree_*.kir", 0, NULL, &files), "no files in tests/text");
     for (size_t i = 0; i < files.gl_pathc && failed < 20; i++)
-        if (!share || i % 3 == 0 || strstr(files.gl_pathv[i], "agree_step_")) /* training steps: always */
+        if (!share || i % 3 == 0 || strstr(files.gl_pathv[i], "agree_step_") || strstr(files.gl_pathv[i], "agree_join_"))
             try_file(files.gl_pathv[i]);
     globfree(&files);
-    for (uint64_t i = 0; i < graphs && failed < 20; i++) {
-        char what[32];
-        struct graph *g = random_graph(seed + i);
-        snprintf(what, sizeof what, "graph %" PRIu64, seed + i);
-        if (!g->err.code)
-            try(g, what, false);
-        graph_free(g);
-    }
     static const unsigned needed[] = {SCHED_DOT_BLOCKS, SCHED_GPU_DOT_SKINNY, SCHED_GPU_ROW_REDUCE,
                                       SCHED_COLUMN_REDUCE, SCHED_ROWS, SCHED_ATTENTION, SCHED_ATTENTION_GRAD};
     for (unsigned i = 0; i < sizeof needed / sizeof *needed; i++)
         check(kinds[needed[i]], "no kernel was %s", sched_families[needed[i]].word);
     check(wide > 10, "only %u kernels of rows have several lanes a thread", wide);
+}
+
+int main(int argc, char **argv)
+{
+    enum { A_LINE = 100 };
+    share = argc > 1 && !strcmp(argv[1], "share");
+    argc -= share;
+    argv += share;
+    bool random = argc > 1 && !strcmp(argv[1], "random");
+    argc -= random;
+    argv += random;
+    uint64_t graphs = argc > 1 ? strtoull(argv[1], NULL, 10) : 40, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    if (!random)
+        try_made();
+    uint64_t done = 0;
+    for (; done < graphs && failed < 20; seed++) {
+        char what[32];
+        unsigned before = compared;
+        struct graph *g = random_graph(seed);
+        snprintf(what, sizeof what, "graph %" PRIu64, seed);
+        if (!g->err.code)
+            try(g, what, false);
+        graph_free(g);
+        done += !random || compared > before;
+        if (random && compared > before && done % A_LINE == 0) {
+            printf("%" PRIu64 " of %" PRIu64 " graphs, up to %" PRIu64 ", %u failed\n", done, graphs, seed, failed);
+            fflush(stdout);
+        }
+    }
     check(!kinds[SCHED_ATTENTION_MATRIX] && !kinds[SCHED_ATTENTION_BLOCKS], "attention that follows its schedule");
     printf("%u programs compared\n", compared);
     return finish();
