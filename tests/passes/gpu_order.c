@@ -267,7 +267,8 @@ static void try_made(void)
     attention();
     check(!glob("tests/text/agree_*.kir", 0, NULL, &files), "no files in tests/text");
     for (size_t i = 0; i < files.gl_pathc && failed < 20; i++)
-        if (!share || i % 3 == 0 || strstr(files.gl_pathv[i], "agree_step_") || strstr(files.gl_pathv[i], "agree_join_"))
+        if (!share || i % 3 == 0 || strstr(files.gl_pathv[i], "agree_step_") ||
+            strstr(files.gl_pathv[i], "agree_join_"))
             try_file(files.gl_pathv[i]);
     globfree(&files);
     static const unsigned needed[] = {SCHED_DOT_BLOCKS, SCHED_GPU_DOT_SKINNY, SCHED_GPU_ROW_REDUCE,

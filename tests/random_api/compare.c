@@ -233,3 +233,17 @@ bool program_agrees(struct random_program *p, char *why, size_t size)
     result_free(&want);
     return v.agrees && (!(p->modes & VMAP) || vmap_agrees(p, why, size));
 }
+
+/* A device may lack a dtype, and lavapipe ends long loops. */
+bool program_agrees_on(struct random_program *p, const char *device, bool *refused, char *why, size_t size)
+{
+    static struct result r; /* large */
+    run(p, "cpu", false, false, &r);
+    kl_clear_error();
+    kl_status status = r.status ? KL_OK : kl_check_bits("numbers", kl_device_named(device)); /* else nothing ran */
+    *refused = status == KL_ERR_DEVICE;
+    if (status)
+        snprintf(why, size, "%s: %s", device, kl_last_error());
+    result_free(&r);
+    return !status || *refused;
+}

@@ -101,6 +101,8 @@ void program_keep(struct recording *c);
 /* ---- compare.c ---- */
 /* Runs the program everywhere and compares bits; false: why, of `size` bytes, says where they differ. */
 bool program_agrees(struct random_program *p, char *why, size_t size);
+/* Have its programs on another device the interpreter's bits, fused and unfused?  refused: it does not run them. */
+bool program_agrees_on(struct random_program *p, const char *device, bool *refused, char *why, size_t size);
 
 /* ---- vmap.c ---- */
 /* The same of the program in kl_vmap and on each element; turns off what kl_vmap refuses. */

@@ -2,6 +2,8 @@
  * symbolic lengths and frozen steps must give the same bits, and kl_vmap what each element gives.
  *
  *   random_api [COUNT [SEED]]
+ *   random_api on DEVICE [COUNT [SEED]]   instead of all this: the bits of a device, by kl_check_bits, which it
+ *                                         promises with KILN_ORDER=graph
  *
  * Programs run in a child, so that a crash or an endless loop is a failure like any other.  Of a program that fails,
  * calls are turned off as long as it still fails; what is left is printed with its graph.  `random_api 1 SEED` runs the
@@ -25,7 +27,8 @@ enum {
 enum outcome { SAME, DIFFERENT, EMPTY };
 
 /* Shared with the child: the program it is at, and those that had calls. */
-static struct progress { atomic_uint_fast64_t seed, compared; } *progress;
+static struct progress { atomic_uint_fast64_t seed, compared, refused; } *progress;
+static const char *device; /* by the command line, or NULL */
 
 static enum outcome run_program(uint64_t seed, const bool *off, bool print)
 {
@@ -36,7 +39,11 @@ static enum outcome run_program(uint64_t seed, const bool *off, bool print)
         if (print)
             program_print(p);
         fflush(stdout);
-        o = program_agrees(p, why, sizeof why) ? SAME : DIFFERENT;
+        bool refused = false;
+        bool agrees = device ? program_agrees_on(p, device, &refused, why, sizeof why)
+                             : program_agrees(p, why, sizeof why);
+        o = agrees ? SAME : DIFFERENT;
+        atomic_fetch_add(&progress->refused, refused);
         if (print && o == DIFFERENT)
             printf("%s\n", why);
     }
@@ -119,8 +126,23 @@ static void run_batch(uint64_t seed, uint64_t end)
     exit(0); /* not _exit: the leak check runs */
 }
 
+/* In a child: drivers have threads, which the children of this process would lack. */
+static bool has_device(void)
+{
+    pid_t pid = start_child();
+    if (pid == 0) {
+        kl_trace_begin("probe");
+        kl_keep(kl_neg(kl_iota(kl_device_named(device), KL_F32, 1, (int64_t[]){8}, 0)));
+        exit(kl_trace_end() != KL_OK);
+    }
+    return ended(pid) == 0;
+}
+
 int main(int argc, char **argv)
 {
+    device = argc > 2 && !strcmp(argv[1], "on") ? argv[2] : NULL;
+    argc -= device ? 2 : 0;
+    argv += device ? 2 : 0;
     uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 200, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     uint64_t end = seed + count;
     progress = mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -129,6 +151,11 @@ int main(int argc, char **argv)
         return 1;
     }
     setenv("KILN_CHECK", "1", 0);
+    if (device && !has_device()) {
+        printf("SKIP no-device %s\n", device);
+        skipped++;
+        return finish();
+    }
     while (seed < end && failed < MAX_FAILURES) {
         uint64_t last = end - seed > BATCH ? seed + BATCH : end;
         pid_t pid = start_child();
@@ -149,5 +176,10 @@ int main(int argc, char **argv)
     passed += (unsigned)atomic_load(&progress->compared);
     if (!passed && count)
         check(false, "no program had a call");
+    if (device) {
+        unsigned refused = (unsigned)atomic_load(&progress->refused);
+        printf("%s: %u programs compared, %u refused\n", device, passed - refused, refused);
+        check(refused <= count / 5, "%s refuses %u programs", device, refused);
+    }
     return finish();
 }
