@@ -304,6 +304,10 @@ static void refusals(void)
     refused("x=f2,32 y=u3,2,8 s=p6", "MatMulNBits" MS " x y s > a; K=64 N=3 bits=4 block_size=16", "blocks of 8 bytes");
     refused("x=f2,32 y=u3,2,8 s=p6 z=u2", "MatMulNBits" MS " x y s z > a; K=32 N=3 bits=4 block_size=16",
             "2 zero points of u8 for 3 rows of 2 blocks");
+    refused("x=i6,16 k=i2,2 s=p6,2", "GatherBlockQuantized" MS " x k s > a; bits=4 block_size=16 quantize_axis=1",
+            "shr: dtypes i32 and u8 differ");
+    refused("x=u6 k=i2 s=p6", "GatherBlockQuantized" MS " x k s > a; bits=4 block_size=32 quantize_axis=0",
+            "only rows (axis 0) of blocks");
     refused("q=f1,2,24", "MultiHeadAttention" MS " q > a; num_heads=3", "packed operands are not supported");
     refused("q=f1,2,24 k=f1,2,24", "MultiHeadAttention" MS " q k k > a; num_heads=5", "5 heads do not divide");
     refused("q=f1,2,24 k=f1,2,8 n=i=6 m=i:1", "GroupQueryAttention" MS " q k k - - n m > a; num_heads=3 kv_num_heads=1",

@@ -249,14 +249,15 @@ bool onnx_gather_block_quantized(struct node *n)
     if (!onnx_axis(n, onnx_attr_int(n, "gather_axis", 0), t.rank, &gather) ||
         !onnx_axis(n, onnx_attr_int(n, "quantize_axis", 1), t.rank, &along))
         return false;
-    if (gather != 0 || along != t.rank - 1 || size < 1 || (bits != 4 && bits != 8) || s.rank != t.rank)
+    if (t.rank < 2 || gather != 0 || along != t.rank - 1 || size < 1 || (bits != 4 && bits != 8) || s.rank != t.rank)
         return onnx_fails(n, KL_ERR_ARGUMENT, "only rows (axis 0) of blocks of 4 or 8 bits along the last axis are "
                           "supported");
     kl_tensor index = onnx_in(n, 1), q = kl_take(onnx_in(n, 0), 0, index), scale = kl_take(onnx_in(n, 2), 0, index);
-    struct type r = onnx_type_of(scale);
-    q = packed ? unpack_bits(n, q, bits) : q;
-    int64_t blocks = r.rank > 0 ? r.dims[r.rank - 1] : 0, columns = onnx_type_of(q).dims[onnx_type_of(q).rank - 1];
-    q = kl_cast(q, KL_F32);
+    q = kl_cast(packed ? unpack_bits(n, q, bits) : q, KL_F32);
+    struct type r = onnx_type_of(scale), c = onnx_type_of(q);
+    if (r.rank < 1 || c.rank < 1)
+        return false;
+    int64_t blocks = r.dims[r.rank - 1], columns = c.dims[c.rank - 1];
     kl_tensor wide = kl_narrow(kl_repeat(kl_cast(scale, KL_F32), r.rank - 1, size), r.rank - 1, 0, columns);
     bool is_signed = t.dtype == KL_I8;
     kl_tensor zero = onnx_number(n, KL_F32, is_signed ? 0 : (double)(1 << (bits - 1)));
