@@ -186,6 +186,12 @@ static bool once_parts_ready(struct node *n, const uint32_t *operand)
     return steady && once_operands(n, operand);
 }
 
+bool once_is_ready(struct node *n, const uint32_t *operand)
+{
+    const struct once *part = n->def->part;
+    return (!part || !part->refused) && once_parts_ready(n, operand);
+}
+
 kl_tensor once_part(struct node *n, uint32_t part, const uint32_t *operand, once_fn *make)
 {
     struct run *r = n->run;

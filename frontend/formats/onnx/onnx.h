@@ -377,6 +377,7 @@ void once_mark(struct node *n);
 enum { ONCE_PARTS = 8 };
 typedef kl_tensor once_fn(struct node *n, uint32_t part);
 kl_tensor once_part(struct node *n, uint32_t part, const uint32_t *operand, once_fn *make);
+bool once_is_ready(struct node *n, const uint32_t *operand); /* will it be computed once? */
 struct once *once_new(uint32_t nout);                  /* NULL: out of memory */
 void once_free(struct once *o);                        /* NULL is fine */
 int64_t once_budget(const struct kl_model *m);         /* elements that it may compute once */

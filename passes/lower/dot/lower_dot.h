@@ -49,7 +49,7 @@ struct dot {
     bool has_steps;                              /* they have been found */
     struct skinny_order order;                   /* of the second operand; set by dot_skinny_fits */
     int64_t b_step_n, b_step_k, a_step_m, a_step_k;
-    int64_t run_m, whole_run, columns_run, steps_run;
+    int64_t run_m, whole_run, columns_run, steps_run, panels;
     int64_t period_k;                            /* the number of steps of k that are copied in one iteration,
                                                     because their addresses are fixed distances from the first step's
                                                     address, as in a window of a convolution; 0: steps are copied one
@@ -154,7 +154,9 @@ void dot_epilogue_together(const struct dot *d, const struct dot_at *at, int64_t
  *   run_m        the number of rows of A within which the distance is fixed: a divisor of all rows; else all rows
  *   whole_run    the longest run of columns of B that are adjacent in memory; 0: there is none
  *   columns_run  the length of runs of columns that are at most MAX_STEP elements apart, steps_run that of steps of k;
- *                0: there are none */
+ *                0: there are none
+ *   panels       the number of columns of B in each of its panels, in which columns are adjacent in memory and the last
+ *                of which may have fewer, as weights are kept that are packed once; 0: there are no panels */
 void dot_find_steps(struct dot *d);
 /* Is the operand contiguous along the contraction, and not along its other dimension? */
 bool dot_along_k(const struct dot *d, bool second);

@@ -3,6 +3,7 @@
 
 enum { MAX_STEP = 4 }; /* the largest distance between elements that are loaded as whole vectors, of which some
                           elements are then selected */
+enum { MIN_PANEL = 16, MAX_PANEL = 64 }; /* columns of a panel of B */
 
 /* The distance in memory, as dot_find_steps defines it, by which element x moves when loop variable v increases by
  * one. */
@@ -80,6 +81,15 @@ static int64_t find_period(const struct dot *d)
     return row;
 }
 
+/* The number of columns in each of the second operand's panels; 0: there are none. */
+static int64_t find_panels(const struct dot *d)
+{
+    for (int64_t panel = MAX_PANEL; panel >= MIN_PANEL; panel /= 2)
+        if (d->free_b.rank == 1 && !d->symbolic_n && d->size.n > panel && side_step(d, true, panel) == 1)
+            return panel;
+    return 0;
+}
+
 void dot_find_steps(struct dot *d)
 {
     struct trial t;
@@ -111,6 +121,7 @@ void dot_find_steps(struct dot *d)
             else if (step == 1)
                 d->whole_run = run;
         }
+        d->panels = apart && !d->whole_run && !d->columns_run ? find_panels(&copy) : 0;
         int64_t step_k = 0;
         run = 1;
         for (uint32_t axis = d->con.rank; apart_k && axis-- > 1;) {

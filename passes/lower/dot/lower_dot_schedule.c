@@ -96,6 +96,16 @@ static bool second_vector_idles(const struct tiling *t)
     return (2 * pairs - vectors) * IDLE >= 2 * pairs;
 }
 
+/* Vectors of columns of a tile in panels of columns that are packed already: those of a whole panel, which are adjacent
+ * in memory, where they leave registers for a few rows. */
+static int64_t panel_vectors(const struct tiling *t)
+{
+    int64_t vectors = t->d->panels / tile_lanes(t->d, t->caps);
+    while (vectors > 1 && register_rows(t, vectors) < FEW_ROWS)
+        vectors /= 2;
+    return vectors > 1 ? vectors : 1;
+}
+
 /* Vectors of columns in a tile, usually two.  One for few columns, where two vectors leave many lanes idle, and in
  * runs: more rows share each vector, and fewer lanes are idle.  Four where few rows of A stay in the cache or its
  * elements are widened, so that more columns share each element of A, unless the sums kept between k-blocks would need
@@ -105,6 +115,8 @@ static int64_t tile_vectors(const struct tiling *t)
     enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one idle lane in this many */
     const struct dot *d = t->d;
     int64_t lanes = tile_lanes(d, t->caps);
+    if (d->panels && !t->caps->is_gpu)
+        return panel_vectors(t);
     if (d->size.n <= lanes || t->run < d->size.n || t->when == EPILOGUE_DURING_NEXT ||
         (!t->caps->is_gpu && second_vector_idles(t)))
         return 1;
@@ -344,7 +356,7 @@ static void choose_all(const struct dot *d, const struct caps *caps, bool comput
     if (run && run >= vector_lanes(d, caps) / 2 && run <= UINT32_MAX)
         t.run = run;
     /* Products on a GPU without blocks of threads have few columns: copying these costs barriers and saves nothing. */
-    bool gpu = caps->is_gpu, vector = d->b_step_n == 1 || t.run < d->size.n;
+    bool gpu = caps->is_gpu, vector = d->b_step_n == 1 || t.run < d->size.n || d->panels;
     t.packs = !gpu && ((d->b_step_n != 0 && !vector) || packing_pays(&t));
     s->dot.pack_by = (uint8_t)pack_by(&t, computed);
     if (!gpu && !computed && d->columns_run && packing_runs_pays(&t)) {
