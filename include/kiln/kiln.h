@@ -87,8 +87,8 @@ KL_API const char *kl_version(void);
  *   line and the operands that made the NaN, and no value changes. 2 includes infinities.  Intermediate values may be
  *   either.  States are not updated in place.
  * - "perf_map": 1 lists kernels loaded from here on in /tmp/perf-PID.map, where `perf report` finds their names.
- * - "tune": 1 tunes a fused program before its second run, unless it was tuned before (kl_tune).  Results are the same
- *   bits.
+ * - "tune": 1 tunes a fused program before its second run, unless it was tuned before (kl_tune).  On cpu, and with
+ *   "order" KL_ORDER_GRAPH, results are the same bits.
  * - "tune_seconds": the limit in seconds of that tuning, for each program.
  *
  * [errors ARGUMENT] */
