@@ -38,6 +38,21 @@ check 'metadata that is copied' 0 '^ who = "us"$' summary
 check 'a file over itself' 0 'out.gguf: 6 tensors, ' "$kiln" quantize "$tmp/out.gguf" "$tmp/out.gguf" --type q5_1
 check 'that file' 0 '^ a.weight Q5_1 \[2,256\] 384$' summary
 
+check 'codes for values of a table' 0 '^\[1/6\] a.weight \[2,256\] F32 -> IQ4_XS$' "$kiln" quantize \
+    "$tmp/in.safetensors" "$tmp/out.gguf" --type iq4_xs --embedding mxfp4
+check 'that matrix in super-blocks' 0 '^ a.weight IQ4_XS \[2,256\] 272$' summary
+check 'rows that only blocks of 32 divide' 0 '^ even IQ4_NL \[3,32\] 54$' summary
+check 'an embedding of MXFP4' 0 '^ embed.weight MXFP4 \[2,256\] 272$' summary
+check 'the type of IQ4_XS in the metadata' 0 '^ general.file_type = 30$' summary
+check 'quantize codes of a table' 0 '^\[4/6\] even \[3,32\] IQ4_NL -> Q4_1$' "$kiln" quantize "$tmp/out.gguf" \
+    "$tmp/again.gguf" --type q4_1 --embedding bf16
+mv "$tmp/again.gguf" "$tmp/out.gguf"
+check 'what codes of a table became' 0 '^ embed.weight BF16 \[2,256\] 1024$' summary
+sed 's/F8_E4M3/F8_E5M2/' "$tmp/in.safetensors" >"$tmp/e5m2.safetensors"
+check 'floats of 8 bits' 0 '^\[4/6\] even \[3,32\] F8_E5M2 -> MXFP4$' "$kiln" quantize "$tmp/e5m2.safetensors" \
+    "$tmp/out.gguf" --type mxfp4
+check 'floats of 8 bits as MXFP4' 0 '^ even MXFP4 \[3,32\] 51$' summary
+
 printf '{"metadata":{"total_size":1},"weight_map":{"a.weight":"in.safetensors","bias":"in.safetensors"}}' \
     >"$tmp/in.safetensors.index.json"
 check 'an index of files' 0 '^\[2/2\] bias \[3\] F32$' "$kiln" quantize "$tmp/in.safetensors.index.json" \

@@ -44,6 +44,11 @@ for kind in 0, 8:
         z.write(sys.argv[1] + '/npy', 'a.npy')" "$seeds" 2>/dev/null
     header='{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
     printf "\\$(printf %03o ${#header})"'\000\000\000\000\000\000\000%s01234567' "$header" >"$seeds/safetensors"
+    for type in F8_E4M3 F8_E5M2 F8_E8M0; do
+        header='{"a":{"dtype":"'$type'","shape":[1,256],"data_offsets":[0,256]}}'
+        printf "\\$(printf %03o ${#header})"'\000\000\000\000\000\000\000%s' "$header" >"$seeds/$type"
+        head -c 256 /dev/zero | tr '\0' 1 >>"$seeds/$type"
+    done
     printf '{"metadata":{"a":[1,{}]},"weight_map":{"a":"b","c":"b"}}' >"$seeds/index"
     zeros='\000\000\000\000\000\000\000' one='\001\000\000\000\000\000\000\000'
     # a string, an array of numbers, a tensor of 256 elements of each type that is read (gguf_blocks.def, and F32)
@@ -58,8 +63,8 @@ for kind in 0, 8:
 
 file_words() {
     printf '"%s"\n' "'descr':" "'fortran_order':" "'shape':" True False '<f8' '|b1' '|i1' dtype shape data_offsets \
-        __metadata__ F64 BF16 F8_E4M3 C64 weight_map general.alignment '\x93NUMPY' 'PK\x01\x02' 'PK\x03\x04' \
-        'PK\x05\x06' 'PK\x06\x06' 'PK\x06\x07' '\xff\xff\xff\xff' '\x01\x00\x10\x00'
+        __metadata__ F64 BF16 F8_E4M3 F8_E5M2 F8_E8M0 C64 weight_map general.alignment '\x93NUMPY' 'PK\x01\x02' \
+        'PK\x03\x04' 'PK\x05\x06' 'PK\x06\x06' 'PK\x06\x07' '\xff\xff\xff\xff' '\x01\x00\x10\x00'
 }
 
 # A file of each kind that fuzz_data.c reads, behind the byte that says which.

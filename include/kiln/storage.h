@@ -103,8 +103,8 @@ KL_API_AT kl_tensor kl_quantized(kl_tensor integers, kl_qscheme scheme, kl_tenso
  * Their order as parts of the tensor: integers, scale, zero point, minimum, super_scale, super_minimum.
  *
  * interleaved: the parts of a matrix [N, K] with blocks along K lie as products of quantized operands read them on
- * processors.  16 rows alternate, 4 bytes of each: integers [N/16, bytes/4, 16, 4], where bytes are those of a row;
- * scales and minimums, whose shape is transposed, [K/block, N].  Zero points are kl_none. */
+ * processors.  16 rows alternate, 4 bytes of each: integers [N/16, bytes/4, 16, 4], where bytes are those of a row; or
+ * one scale or minimum of each: [N/16, K/block, 16].  Zero points are kl_none. */
 typedef struct kl_quantized_options {
     kl_tensor zero_point;
     kl_tensor minimum, super_scale, super_minimum;

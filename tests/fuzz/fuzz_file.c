@@ -21,9 +21,10 @@ volatile uint8_t fuzz_file_seen; /* so that what is read has a use */
 /* Writes tensor i, converted to a type that its number chooses, or the type that it has. */
 static void write_entry(kl_file *f, uint32_t i, const kl_file_entry *e)
 {
-    static const char *const types[] = {NULL,   "F32",  "F16",  "BF16", "Q4_0", "Q5_1",
-                                        "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K"};
-    kl_file_item item = {.name = "t", .file = f, .from = e->name, .type = types[(i + e->bytes) % 11]};
+    static const char *const types[] = {NULL,   "F32",  "F16",  "BF16", "Q4_0", "Q4_1",   "Q5_0",   "Q5_1", "Q8_0",
+                                        "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"};
+    const char *type = types[(i + e->bytes + (uint8_t)*e->name) % (sizeof types / sizeof *types)];
+    kl_file_item item = {.name = "t", .file = f, .from = e->name, .type = type};
     if (kl_file_write("/dev/null", KL_FILE_GGUF, 1, &item, 0, NULL) != KL_OK && !*kl_last_error())
         abort();
 }

@@ -24,60 +24,80 @@ static bool has_minimum(const struct blocks_kind *k)
     return k->scales == SCALES_F16_MINIMUM || k->scales == SCALES_SUPER_MINIMUM;
 }
 
-/* Stores a row's scales or minimums, `count` from number `first` on, whose values are `apart` bytes apart. */
-static void put_scales(const struct split_tensor *s, int part, int64_t row, int64_t first, unsigned count,
-                       const void *values, size_t apart)
+/* Rows are taken apart together: those that alternate, or one.  Where element `at` of a part of such a group lies, those
+ * of its rows side by side. */
+static uint8_t *part_place(const struct split_tensor *s, int part, int64_t group, int64_t at)
 {
-    const uint8_t *from = values;
-    size_t bytes = s->bytes[part], step = bytes * (size_t)(s->interleaved ? s->rows : 1);
-    uint8_t *to = s->part[part];
-    if (!to)
-        return;
-    to += bytes * (size_t)(s->interleaved ? first * s->rows + row : row * s->count[part] + first);
-    for (unsigned i = 0; i < count; i++, from += apart, to += step) {
-        to[0] = from[0];
-        if (bytes == 2)
-            to[1] = from[1];
-    }
+    int64_t rows = s->interleaved ? ALTERNATE : 1;
+    return s->part[part] + (size_t)((group * s->count[part] + at) * rows) * s->bytes[part];
 }
 
-static void put_ints(const struct split_tensor *s, int64_t row, int64_t first, const int8_t *q)
+/* Stores `count` scales or minimums of each row of a group, from number `first` on.  values: those of its first row,
+ * a byte each, or two bytes that are the same for all; those of the next row lie in the next struct blocks_parts. */
+static void put_scales(const struct split_tensor *s, int part, int64_t group, int64_t first, unsigned count,
+                       const uint8_t *values, bool same)
 {
-    uint8_t bytes[BLOCKS_MAX];
-    int64_t n = s->kind->elements / s->packed, row_bytes = s->count[PART_INTS], at = first / s->packed;
+    unsigned rows = s->interleaved ? ALTERNATE : 1;
+    uint8_t *to = s->part[part] ? part_place(s, part, group, first) : NULL;
+    for (unsigned i = 0; i < count && to; i++)
+        for (unsigned r = 0; r < rows; r++) {
+            const uint8_t *from = values + r * sizeof(struct blocks_parts) + (same ? 0 : i);
+            *to++ = from[0];
+            if (same)
+                *to++ = from[1];
+        }
+}
+
+/* The bytes of a block's integers as they are stored. */
+static void pack_ints(const struct split_tensor *s, const int8_t *q, uint8_t *bytes)
+{
+    int64_t n = s->kind->elements / s->packed;
     if (s->packed == 1)
         memcpy(bytes, q, (size_t)n);
     for (int64_t i = 0; i < n && s->packed > 1; i += 16) /* whole blocks have 16 bytes or more */
         for (int64_t k = i; k < i + 16; k++)
             bytes[k] = (uint8_t)((q[2 * k] & 15) | (q[2 * k + 1] & 15) << 4);
-    if (!s->interleaved) {
-        memcpy(s->part[PART_INTS] + row * row_bytes + at, bytes, (size_t)n);
-        return;
-    }
-    uint8_t *to = s->part[PART_INTS] + (row / ALTERNATE * row_bytes + at) * ALTERNATE + row % ALTERNATE * 4;
-    for (int64_t i = 0; i < n; i += 4, to += ALTERNATE * 4)
-        memcpy(to, bytes + i, 4);
 }
 
-static void put_block(const struct split_tensor *s, int64_t row, int64_t block, const struct blocks_parts *p)
+static void put_ints(const struct split_tensor *s, int64_t group, int64_t block, const struct blocks_parts *p)
+{
+    uint8_t bytes[ALTERNATE][BLOCKS_MAX], *to;
+    int64_t n = s->kind->elements / s->packed;
+    to = part_place(s, PART_INTS, group, block * n);
+    if (!s->interleaved) {
+        pack_ints(s, p->q, to);
+        return;
+    }
+    for (int r = 0; r < ALTERNATE; r++)
+        pack_ints(s, p[r].q, bytes[r]);
+    for (int64_t i = 0; i < n; i += 4)
+        for (int r = 0; r < ALTERNATE; r++, to += 4)
+            memcpy(to, bytes[r] + i, 4);
+}
+
+/* Stores a block of each of the rows that are taken apart together. */
+static void put_block(const struct split_tensor *s, int64_t group, int64_t block, const struct blocks_parts *p)
 {
     const struct blocks_kind *k = s->kind;
     unsigned subs = k->elements / k->sub_block;
     bool super = has_super(k); /* each sub-block has a number, else all of them the block's one */
-    put_ints(s, row, block * k->elements, p->q);
-    put_scales(s, PART_SCALE, row, block * subs, subs, super ? (const void *)p->scale : p->d, super);
-    put_scales(s, PART_MINIMUM, row, block * subs, subs, super ? (const void *)p->minimum : p->m, super);
-    put_scales(s, PART_SUPER_SCALE, row, block, 1, p->d, 0);
-    put_scales(s, PART_SUPER_MINIMUM, row, block, 1, p->m, 0);
+    put_ints(s, group, block, p);
+    put_scales(s, PART_SCALE, group, block * subs, subs, super ? (const uint8_t *)p->scale : p->d, !super);
+    put_scales(s, PART_MINIMUM, group, block * subs, subs, super ? p->minimum : p->m, !super);
+    put_scales(s, PART_SUPER_SCALE, group, block, 1, p->d, true);
+    put_scales(s, PART_SUPER_MINIMUM, group, block, 1, p->m, true);
 }
 
 static void split_all(const struct split_tensor *s, const uint8_t *from)
 {
-    struct blocks_parts parts;
-    for (int64_t row = 0; row < s->rows; row++)
-        for (int64_t b = 0; b < s->row / s->kind->elements; b++, from += s->kind->bytes) {
-            s->kind->split(from, &parts);
-            put_block(s, row, b, &parts);
+    struct blocks_parts parts[ALTERNATE];
+    int64_t rows = s->interleaved ? ALTERNATE : 1, blocks = s->row / s->kind->elements;
+    size_t row_bytes = (size_t)blocks * s->kind->bytes;
+    for (int64_t group = 0; group < s->rows / rows; group++, from += (size_t)rows * row_bytes)
+        for (int64_t b = 0; b < blocks; b++) {
+            for (int64_t r = 0; r < rows; r++)
+                s->kind->split(from + (size_t)r * row_bytes + (size_t)b * s->kind->bytes, &parts[r]);
+            put_block(s, group, b, parts);
         }
 }
 
@@ -107,11 +127,10 @@ static kl_tensor part_tensor(const struct split_tensor *s, int part, const struc
         return kl_none;
     memcpy(dims, e->is.dims, sizeof dims);
     dims[last] = n;
-    if (s->interleaved && part == PART_INTS) {
-        rank = 4;
-        dims[0] = s->rows / ALTERNATE, dims[1] = n / 4, dims[2] = ALTERNATE, dims[3] = 4;
-    } else if (s->interleaved) {
-        dims[0] = n, dims[1] = s->rows;
+    if (s->interleaved) {
+        bool ints = part == PART_INTS;
+        rank = ints ? 4 : 3;
+        dims[0] = s->rows / ALTERNATE, dims[1] = ints ? n / 4 : n, dims[2] = ALTERNATE, dims[3] = 4;
     }
     return kl_wrap(device, dtype, rank, dims, s->part[part], free, s->part[part]);
 }

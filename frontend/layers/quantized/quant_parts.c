@@ -7,7 +7,7 @@
 /* number[4] of the wrapper: the parts are those of kl_quantized_with. */
 enum { PARTS_STORED = 1, PARTS_INTERLEAVED = 2 };
 enum { PART_SUPER = 3 }; /* from a scale or minimum to that of super-blocks */
-static const int swapped[2] = {1, 0};
+static const int rows_before_blocks[3] = {0, 2, 1};
 
 /* x with each element along the axis r times, in shape `to`. */
 static kl_tensor quant_repeat(kl_tensor x, const struct shape *to, uint32_t axis, int64_t r)
@@ -35,7 +35,10 @@ void quant_stored_part(kl_tensor h, unsigned part, kl_tensor to[2])
     to[0] = w->part[part];
     to[1] = part != 2 ? w->part[part == 1 ? 1 + PART_SUPER : 2 + PART_SUPER] : kl_none;
     for (int i = 0; i < 2 && w->number[4] & PARTS_INTERLEAVED; i++)
-        to[i] = to[i].id ? kl_permute(to[i], swapped) : kl_none;
+        if (to[i].id) {
+            struct shape s = view_of(to[i]).shape, rows = {.rank = 2, .dim = {s.dim[0] * s.dim[2], s.dim[1]}};
+            to[i] = reshape_to("quantized", kl_permute(to[i], rows_before_blocks), &rows);
+        }
 }
 
 kl_tensor quant_scale_of(const kl_tensor stored[2], const struct shape *to, uint32_t axis, unsigned dtype)
@@ -127,9 +130,9 @@ static bool quant_is_scale(struct thread *t, const char *what, const struct quan
     struct shape want = quant_scale_shape(q);
     struct view v;
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
-    uint32_t axis = interleaved ? 1 - q->axis : q->axis;
+    uint32_t axis = q->axis; /* that of blocks: 1 where rows alternate */
     if (interleaved)
-        want = (struct shape){.rank = 2, .dim = {want.dim[1], want.dim[0]}};
+        want = (struct shape){.rank = 3, .dim = {want.dim[0] / QUANT_INTERLEAVED, want.dim[1], QUANT_INTERLEAVED}};
     if (!describe(t, "quantized", what, p, &v))
         return false;
     if (v.dtype == KL_BOOL || wrapper_of(p, NULL))
