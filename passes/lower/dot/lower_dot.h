@@ -92,6 +92,7 @@ struct block_dot {
     /* the record, and how the reduce adds blocks */
     bool bytes;
     int64_t strip, chunk, chunks;       /* blocks of a chunk of the reduce's order */
+    int64_t together;                   /* blocks whose sums of integers are scaled together */
     uint32_t rows, sums, totals, parts; /* lbufs: rows of the first operand; sums of integers; of scaled sums those of
                                            all chunks before, and of this chunk (with one chunk: totals) */
     uint32_t excess;                    /* lbuf: minus what `flip` adds to a row's sum of each block, four times each */

@@ -4,7 +4,8 @@
  *
  * A task computes a strip of columns for MR rows.  It multiplies tiles of MR rows and NR columns, one block after the
  * other; the sums of integers of a block, in any order, go through scratch to a vector loop over columns, which scales
- * them and adds them to the totals.
+ * them and adds them to the totals.  Of few rows it does so for several blocks at once, unrolled: what they are scaled by
+ * in common is then loaded once, and the totals stay in registers between them.
  *
  * With `bytes` (caps.mma_bytes) the second operand is read in the order of memory.  Where the elements of a column are
  * adjacent, a block of NR columns is transposed in registers to words of four bytes of each; where such words of
@@ -18,6 +19,8 @@
 struct block_tile { val m0, n0; int64_t rows, cols; val tile; }; /* tile: its number among the whole ones, or 0 */
 /* From what is multiplied to what is prefetched: bytes of words, blocks of scales. */
 enum { WORDS_AHEAD = 2048, BLOCKS_AHEAD = 8 };
+/* Rows of blocks that are scaled together: as many as super-blocks have blocks of 32. */
+enum { TOGETHER = 8 };
 
 bool lower_has_block_dot(const struct lowering *w)
 {
@@ -189,7 +192,8 @@ static val first_sums(const struct block_dot *s, const struct block_tile *t)
     return scaled_tile_prim(k, P_ADD, zero, excess, zero);
 }
 
-static void byte_sums(const struct block_dot *s, const struct block_tile *t)
+/* Sums of integers, stored as those of row `at` of scratch and the rows behind it. */
+static void byte_sums(const struct block_dot *s, const struct block_tile *t, int64_t at)
 {
     const struct dot *d = &s->d;
     struct kernel *k = d->w->k;
@@ -203,7 +207,7 @@ static void byte_sums(const struct block_dot *s, const struct block_tile *t)
         val tile = dot_load(k, (uint32_t)load.imm, load.a, TILE_COLS, k_int(k, s->order.side), of, t->cols, 0);
         sums = add_tile(s, t, tile, 0, of, sums);
     }
-    dot_store(k, s->sums, k_int(k, 0), TILE_ROWS, k_int(k, d->nr), sums);
+    dot_store(k, s->sums, k_int(k, at * d->nr), TILE_ROWS, k_int(k, d->nr), sums);
 }
 
 /* What takes from the sums of each block of the copied rows s->flip adds to them. */
@@ -227,7 +231,7 @@ static void find_excess(const struct block_dot *s, int64_t rows)
 
 /* ---- the same for any operands ---- */
 
-static void plain_sums(const struct block_dot *s, const struct block_tile *t)
+static void plain_sums(const struct block_dot *s, const struct block_tile *t, int64_t at)
 {
     const struct dot *d = &s->d;
     struct lowering *w = d->w;
@@ -242,7 +246,7 @@ static void plain_sums(const struct block_dot *s, const struct block_tile *t)
         w->pred = pred;
         k_next(k, acc, dot_multiply_add(k, a, b, acc));
         k_end(k, kk);
-        k_store(k, s->sums, ix_add(k, k_int(k, i * d->nr), w->lane), k_out(k, acc), w->pred);
+        k_store(k, s->sums, ix_add(k, k_int(k, (at + i) * d->nr), w->lane), k_out(k, acc), w->pred);
     }
     dot_end_columns(d);
 }
@@ -252,6 +256,15 @@ static void plain_sums(const struct block_dot *s, const struct block_tile *t)
 static val total_at(const struct block_dot *s, int64_t row)
 {
     return ix_add(s->d.w->k, k_int(s->d.w->k, row * s->d.nr), s->d.w->lane);
+}
+
+/* Number `n` of the blocks from `first` on. */
+static val block_at(const struct block_dot *s, val first, int64_t n)
+{
+    struct kernel *k = s->d.w->k;
+    val block = ix_add(k, first, k_int(k, n));
+    ix_bound(k, block, 0, s->d.size.batch - 1);
+    return block;
 }
 
 static void clear_scaled(const struct block_dot *s, const struct block_tile *t, uint32_t buf, double zero)
@@ -282,24 +295,29 @@ static void prefetch_scales(const struct block_dot *s, const struct block_tile *
             lower_prefetch_load(w, v, first);
 }
 
-/* Adds the scaled sums of block d.batch_index to the chunk's.  What scales a column is loaded once for all rows. */
-static void add_scaled(const struct block_dot *s, const struct block_tile *t)
+/* Adds the scaled sums of so many blocks, one after the other, to the chunk's.  What scales a column is loaded once for
+ * all rows. */
+static void add_scaled(const struct block_dot *s, const struct block_tile *t, val first, int64_t blocks)
 {
-    const struct dot *d = &s->d;
-    struct lowering *w = d->w;
+    struct dot d = s->d;
+    struct lowering *w = d.w;
     struct kernel *k = w->k;
     val coord[KL_MAX_RANK] = {0};
     struct held_element loaded = {.member = mem_alloc((w->nmember + 1) * sizeof(val))};
     w->held = loaded.member ? &loaded : NULL;
-    dot_begin_columns(d, t->cols);
+    dot_begin_columns(&d, t->cols);
     for (int64_t i = 0; i < t->rows; i++) {
-        dot_result_coord(d, ix_add(k, t->m0, k_int(k, i)), ix_add(k, t->n0, w->lane), coord);
-        lower_point(w);
-        w->anchor_value = k_load(k, s->sums, total_at(s, i), 0);
-        val y = lower_at(w, w->g->node[s->sum].in[0], coord), at = total_at(s, i);
-        k_store(k, s->parts, at, k_prim(k, P_ADD, k_load(k, s->parts, at, 0), y, 0), w->pred);
+        val total = k_load(k, s->parts, total_at(s, i), 0);
+        for (int64_t b = 0; b < blocks; b++) {
+            d.batch_index = block_at(s, first, b);
+            dot_result_coord(&d, ix_add(k, t->m0, k_int(k, i)), ix_add(k, t->n0, w->lane), coord);
+            lower_point(w);
+            w->anchor_value = k_load(k, s->sums, total_at(s, b * t->rows + i), 0);
+            total = k_prim(k, P_ADD, total, lower_at(w, w->g->node[s->sum].in[0], coord), 0);
+        }
+        k_store(k, s->parts, total_at(s, i), total, w->pred);
     }
-    dot_end_columns(d);
+    dot_end_columns(&d);
     w->held = NULL;
     mem_free(loaded.member);
     mem_free(loaded.load);
@@ -341,21 +359,33 @@ static void store_totals(const struct block_dot *s, const struct block_tile *t)
 
 /* ---- tiles ---- */
 
-static void add_blocks(const struct block_dot *s, const struct block_tile *t, val first, int64_t count)
+static void add_together(const struct block_dot *s, const struct block_tile *t, val first, int64_t blocks)
 {
     struct block_dot here = *s;
-    struct kernel *k = s->d.w->k;
-    val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), 1);
-    here.d.batch_index = ix_add(k, first, number);
-    ix_bound(k, here.d.batch_index, 0, s->d.size.batch - 1);
-    if (s->bytes)
-        byte_sums(&here, t);
-    else
-        plain_sums(&here, t);
+    for (int64_t b = 0; b < blocks; b++) {
+        here.d.batch_index = block_at(s, first, b);
+        if (s->bytes)
+            byte_sums(&here, t, b * t->rows);
+        else
+            plain_sums(&here, t, b * t->rows);
+    }
+    here.d.batch_index = first;
     if (s->bytes && s->d.size.m <= s->d.mr && t->tile) /* the second operand is read from memory */
         prefetch_scales(&here, t);
-    add_scaled(&here, t);
-    k_end(k, number);
+    add_scaled(s, t, first, blocks);
+}
+
+static void add_blocks(const struct block_dot *s, const struct block_tile *t, val first, int64_t count)
+{
+    struct kernel *k = s->d.w->k;
+    int64_t turns = count / s->together, rest = count % s->together;
+    if (turns) {
+        val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, turns), 1);
+        add_together(s, t, ix_add(k, first, ix_scale(k, number, s->together)), s->together);
+        k_end(k, number);
+    }
+    if (rest)
+        add_together(s, t, block_at(s, first, turns * s->together), rest);
 }
 
 static void scaled_tile(const struct block_dot *s, const struct block_tile *t)
@@ -436,12 +466,13 @@ void dot_scaled_emit(struct block_dot *s, const struct schedule *schedule)
     s->bytes = schedule->dot_scaled.bytes;
     s->chunk = (int64_t)w->g->node[s->sum].attr.reduce.chunk;
     s->chunks = dot_parts(d->size.batch, s->chunk);
+    s->together = TOGETHER / d->mr ? TOGETHER / d->mr : 1;
     lower_scalars(w);
     if (s->bytes)
         s->rows = k_buf(k, BUF_SCRATCH, s->ta, d->mr * d->size.batch * d->size.k, 0);
     if (s->bytes && s->flip)
         s->excess = k_buf(k, BUF_SCRATCH, KL_I32, d->mr * d->size.batch * DOT_GROUP, 0);
-    s->sums = k_buf(k, BUF_SCRATCH, KL_I32, d->mr * d->nr, 0);
+    s->sums = k_buf(k, BUF_SCRATCH, KL_I32, d->mr * d->nr * s->together, 0);
     s->parts = s->totals = k_buf(k, BUF_SCRATCH, KL_F32, d->mr * d->nr, 0);
     if (s->chunks > 1)
         s->parts = k_buf(k, BUF_SCRATCH, KL_F32, d->mr * d->nr, 0);

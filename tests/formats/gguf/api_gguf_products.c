@@ -117,6 +117,10 @@ int main(void)
     compare(gguf_type_called("Q4_0"), (struct shape){1, 16, 256}, 0xfc, true);
     compare(gguf_type_called("Q4_K"), (struct shape){1, 0, 256}, 0, false);     /* no columns, no rows */
     compare(gguf_type_called("Q8_0"), (struct shape){0, 16, 256}, 0, false);
+    device_now = "blocks that are left of those scaled together";
+    compare(gguf_type_called("Q8_0"), (struct shape){1, 32, 288}, 0, true);
+    compare(gguf_type_called("Q4_0"), (struct shape){3, 48, 224}, 0, false);
+    compare(gguf_type_called("Q4_1"), (struct shape){2, 15, 416}, 0, false);
     device_now = "numbers of rows";
     any_rows("Q8_0");
     any_rows("Q4_K");
