@@ -1,8 +1,10 @@
 /* Blocks of GGUF as quantized tensors: integers in one array, scales and minimums in others, as <kiln/storage.h> has
  * them.  The bytes of the file are copied once. */
+#define _DEFAULT_SOURCE /* madvise */
 #include "gguf.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { PART_INTS, PART_SCALE, PART_MINIMUM, PART_SUPER_SCALE, PART_SUPER_MINIMUM, GGUF_PARTS, ALTERNATE = 16 };
 
@@ -48,31 +50,17 @@ static void put_scales(const struct split_tensor *s, int part, int64_t group, in
         }
 }
 
-/* The bytes of a block's integers as they are stored. */
-static void pack_ints(const struct split_tensor *s, const int8_t *q, uint8_t *bytes)
-{
-    int64_t n = s->kind->elements / s->packed;
-    if (s->packed == 1)
-        memcpy(bytes, q, (size_t)n);
-    for (int64_t i = 0; i < n && s->packed > 1; i += 16) /* whole blocks have 16 bytes or more */
-        for (int64_t k = i; k < i + 16; k++)
-            bytes[k] = (uint8_t)((q[2 * k] & 15) | (q[2 * k + 1] & 15) << 4);
-}
-
 static void put_ints(const struct split_tensor *s, int64_t group, int64_t block, const struct blocks_parts *p)
 {
-    uint8_t bytes[ALTERNATE][BLOCKS_MAX], *to;
-    int64_t n = s->kind->elements / s->packed;
-    to = part_place(s, PART_INTS, group, block * n);
+    size_t n = s->kind->elements / s->packed;
+    uint8_t *to = part_place(s, PART_INTS, group, block * (int64_t)n);
     if (!s->interleaved) {
-        pack_ints(s, p->q, to);
+        memcpy(to, p->q, n);
         return;
     }
-    for (int r = 0; r < ALTERNATE; r++)
-        pack_ints(s, p[r].q, bytes[r]);
-    for (int64_t i = 0; i < n; i += 4)
+    for (size_t i = 0; i < n; i += 4)
         for (int r = 0; r < ALTERNATE; r++, to += 4)
-            memcpy(to, bytes[r] + i, 4);
+            memcpy(to, p[r].q + i, 4);
 }
 
 /* Stores a block of each of the rows that are taken apart together. */
@@ -101,6 +89,22 @@ static void split_all(const struct split_tensor *s, const uint8_t *from)
         }
 }
 
+/* Memory for vectors of 64 bytes, in huge pages where it is large: these take a tenth of the time of small ones to
+ * come from the system, and products read them faster.  It is given back by free. */
+static void *part_alloc(size_t bytes)
+{
+    enum { VECTOR = 64, HUGE_PAGE = 2 << 20 };
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : VECTOR;
+    void *p = NULL;
+    if (posix_memalign(&p, align, bytes) != 0)
+        return NULL;
+#if defined(MADV_HUGEPAGE)
+    if (align == HUGE_PAGE)
+        madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
 /* Allocates the parts; false: out of memory. */
 static bool split_begin(struct split_tensor *s)
 {
@@ -112,7 +116,7 @@ static bool split_begin(struct split_tensor *s)
         s->each[i] = i == PART_INTS ? s->packed : i <= PART_MINIMUM ? k->sub_block : k->elements;
         s->count[i] = s->row / s->each[i];
         if (has[i])
-            ok &= (s->part[i] = malloc((size_t)(s->rows * s->count[i]) * s->bytes[i] + 1)) != NULL;
+            ok &= (s->part[i] = part_alloc((size_t)(s->rows * s->count[i]) * s->bytes[i] + 1)) != NULL;
     }
     return ok;
 }
