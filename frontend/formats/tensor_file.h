@@ -163,7 +163,7 @@ float blocks_half(const uint8_t *p); /* the f16 in two bytes, the lower one firs
 enum blocks_scales { SCALES_NONE, SCALES_F16, SCALES_BF16, SCALES_F16_MINIMUM, SCALES_SUPER, SCALES_SUPER_MINIMUM };
 enum { BLOCKS_MAX = 256, SUB_BLOCKS_MAX = 16 };
 struct blocks_parts {
-    uint8_t q[BLOCKS_MAX];        /* i8; two in a byte where the type is KL_Q_I4 or KL_Q_U4, the first in its low half */
+    uint8_t q[BLOCKS_MAX];        /* i8; of KL_Q_I4 and KL_Q_U4 two in a byte, the first in its low half */
     int8_t scale[SUB_BLOCKS_MAX];
     uint8_t minimum[SUB_BLOCKS_MAX];
     uint8_t d[2], m[2];           /* bits of the scale and the minimum (of the block), the lower byte first */

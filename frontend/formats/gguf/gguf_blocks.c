@@ -39,7 +39,8 @@ static inline void put_bytes(struct blocks_parts *to, unsigned i, sixteen x) { m
 /* The same of elements below 16, two in a byte. */
 static inline void put_pairs(struct blocks_parts *to, unsigned i, sixteen x)
 {
-    eight_bytes pairs = __builtin_convertvector((eight_words)((x | x >> 4) & UINT64_C(0x00ff00ff00ff00ff)), eight_bytes);
+    x = (x | x >> 4) & UINT64_C(0x00ff00ff00ff00ff);
+    eight_bytes pairs = __builtin_convertvector((eight_words)x, eight_bytes);
     memcpy(to->q + i / 2, &pairs, sizeof pairs);
 }
 
@@ -282,7 +283,8 @@ static void blocks_floats(const struct blocks_kind *k, const struct blocks_parts
         m = blocks_half(parts->m);
     for (unsigned i = 0; i < k->elements; i++) {
         unsigned sub = i / k->sub_block;
-        float scale = super ? d * (float)parts->scale[sub] : d, value = scale * (float)blocks_integer(k->type, parts->q, i);
+        float scale = super ? d * (float)parts->scale[sub] : d;
+        float value = scale * (float)blocks_integer(k->type, parts->q, i);
         to[i] = minimum ? value - (super ? m * (float)parts->minimum[sub] : m) : value;
     }
 }

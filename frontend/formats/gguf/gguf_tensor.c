@@ -26,8 +26,8 @@ static bool has_minimum(const struct blocks_kind *k)
     return k->scales == SCALES_F16_MINIMUM || k->scales == SCALES_SUPER_MINIMUM;
 }
 
-/* Rows are taken apart together: those that alternate, or one.  Where element `at` of a part of such a group lies, those
- * of its rows side by side. */
+/* Rows are taken apart together: those that alternate, or one.  Where element `at` of a part of such a group lies,
+ * those of its rows side by side. */
 static uint8_t *part_place(const struct split_tensor *s, int part, int64_t group, int64_t at)
 {
     int64_t rows = s->interleaved ? ALTERNATE : 1;

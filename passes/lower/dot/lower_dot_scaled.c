@@ -4,8 +4,8 @@
  *
  * A task computes a strip of columns for MR rows.  It multiplies tiles of MR rows and NR columns, one block after the
  * other; the sums of integers of a block, in any order, go through scratch to a vector loop over columns, which scales
- * them and adds them to the totals.  Of few rows it does so for several blocks at once, unrolled: what they are scaled by
- * in common is then loaded once, and the totals stay in registers between them.
+ * them and adds them to the totals.  Of few rows it does so for several blocks at once, unrolled: what they are scaled
+ * by in common is then loaded once, and the totals stay in registers between them.
  *
  * With `bytes` (caps.mma_bytes) the second operand is read in the order of memory.  Where the elements of a column are
  * adjacent, a block of NR columns is transposed in registers to words of four bytes of each; where such words of
