@@ -96,7 +96,9 @@ static void compile(const struct kernel_set *s, const struct gpu_compiler *c, co
     mem_free(source.s);
 }
 
-static void compile_all(const struct kernel_set *s, const char *name, unsigned archs)
+/* step: every one, or every second file of kernels, of which CUDA and HIP, whose sources are nearly the same, take the
+ * even and the odd ones. */
+static void compile_all(const struct kernel_set *s, const char *name, unsigned archs, unsigned step)
 {
     char version[64];
     struct err e = {0};
@@ -107,9 +109,11 @@ static void compile_all(const struct kernel_set *s, const char *name, unsigned a
         return;
     }
     for (unsigned a = 0; a < archs && c->arch[a] && !failed; a++) {
-        uint32_t a_file = strcmp(name, "glsl") ? A_FILE : 1; /* a shader has one main */
-        for (uint32_t i = 0; i < s->n; i += a_file)
-            compile(s, c, c->arch[a], i, i + a_file < s->n ? i + a_file : s->n);
+        bool shader = !strcmp(name, "glsl");
+        uint32_t a_file = shader ? 1 : A_FILE; /* a shader has one main */
+        for (uint32_t i = 0, file = 0; i < s->n; i += a_file, file++)
+            if (shader || step == 1 || file % step == !strcmp(name, "hip"))
+                compile(s, c, c->arch[a], i, i + a_file < s->n ? i + a_file : s->n);
         printf("%s (%s): %u kernels for %s\n", name, version, s->n, c->arch[a]);
     }
 }
@@ -166,7 +170,7 @@ static bool is_product(const struct kernel *k, unsigned dtype)
 }
 
 /* Products and attention, made for one architecture: those that its matrix units can do have such instructions. */
-static void compile_products(const char *name, const char *arch, bool f16, bool bf16, bool f32)
+static void compile_products(const char *name, const char *arch, bool f16, bool bf16, bool f32, unsigned attention_step)
 {
     struct err e = {0};
     struct caps caps;
@@ -179,7 +183,7 @@ static void compile_products(const char *name, const char *arch, bool f16, bool 
         return;
     dialect_caps(d, &caps);
     dialect_architecture(d, arch, &caps);
-    gpu_kernels_matrix(&s, &caps);
+    gpu_kernels_matrix(&s, &caps, attention_step);
     for (uint32_t i = 0; i < s.n; i++) {
         struct text source = {0};
         struct code code = {0};
@@ -297,19 +301,19 @@ int main(int argc, char **argv)
         printf("%u that differ by more than the order of their instructions\n", s.n);
     }
     for (unsigned i = 0; i < 3; i++) {
-        compile_all(&s, names[i], archs);
+        compile_all(&s, names[i], archs, essential ? 2 : 1);
         refusal(names[i]);
         elementwise(names[i]);
     }
     if (archs) {
         subgroups(&s);
-        compile_products("cuda", "sm_80", true, true, false);
-        compile_products("cuda", "sm_90a", true, true, false);
-        compile_products("hip", "gfx90a", false, true, true);
+        compile_products("cuda", "sm_80", true, true, false, essential ? 3 : 1);
+        compile_products("cuda", "sm_90a", true, true, false, essential ? 3 : 1);
+        compile_products("hip", "gfx90a", false, true, true, essential ? 3 : 1);
     }
     if (archs > 1) {
-        compile_products("cuda", "sm_75", false, false, false);
-        compile_products("hip", "gfx1030", false, false, false);
+        compile_products("cuda", "sm_75", false, false, false, essential ? 3 : 1);
+        compile_products("hip", "gfx1030", false, false, false, essential ? 3 : 1);
     }
     gpu_kernels_free(&s);
     return finish();

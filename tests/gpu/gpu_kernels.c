@@ -356,7 +356,7 @@ struct graph *gpu_odd_rows(unsigned dtype)
     return g;
 }
 
-void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
+void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps, unsigned attention_step)
 {
     enum { CONVOLUTIONS = 5 }; /* the first of the table are of all kinds */
     for (unsigned i = 0; i < CONVOLUTIONS; i++) {
@@ -374,7 +374,7 @@ void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
     bool chains = false;
     for (unsigned i = 0; i < MMA_UNITS; i++)
         chains |= caps->mma[i].chains;
-    for (unsigned i = 0; chains && i < gpu_attention_count; i++) {
+    for (unsigned i = 0; chains && i < gpu_attention_count; i += attention_step) {
         if (!caps->mma_async.subgroup != (gpu_attentions[i].d < PANEL_COLUMNS))
             continue; /* as for the same processors without the unit, or with it */
         struct graph *g = gpu_attention_graph(&gpu_attentions[i]);

@@ -15,7 +15,8 @@ void gpu_kernels_graph(struct kernel_set *s, const struct graph *g); /* of a gra
 void gpu_kernels_folder(struct kernel_set *s, const char *folder);
 void gpu_kernels_ops(struct kernel_set *s);                         /* of every op on every dtype, and every cast */
 void gpu_kernels_random(struct kernel_set *s, uint64_t graphs, uint64_t seed); /* of random graphs */
-void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps); /* of a target's products by matrix units */
+/* Of a target's products by matrix units, and of every attention_step-th attention. */
+void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps, unsigned attention_step);
 /* Attention of 2 matrices; seen: 0: of all keys, 1: with a mask, 2: with ranges; gradient: both gradients, instead of
  * attention and its statistics; wild: the test's data are not all finite; heads: rows of the matrices alternate in
  * memory, as those of heads do. */

@@ -2,6 +2,7 @@
  * against bounds that no change may break.
  *
  *   gpu_structure [CASE ...]    all cases, or those named; no device is needed
+ *   gpu_structure share         all but the steps of models smaller than GPT-2
  *   gpu_structure list CASE ... the kernels of these cases, one a line, the most expensive first
  *
  * Each case is a graph, or a whole training step (gpu_step_text.h) in f32 or, with "-bf16" behind its name, under
@@ -474,6 +475,12 @@ static void without_tensor_maps(struct caps caps)
                   caps.features, c.hgmma, c.async, c.panels);
 }
 
+/* Steps of models smaller than GPT-2's: a share of the cases does without them. */
+static bool is_small_step(const char *name)
+{
+    return strstr(name, "-adam") || strstr(name, "-sgd") || strstr(name, "causal-grad");
+}
+
 int main(int argc, char **argv)
 {
     struct err e = {0};
@@ -492,7 +499,7 @@ int main(int argc, char **argv)
     caps.l2_bytes = 50 << 20;
     snprintf(caps.features, sizeof caps.features, "%s", architecture);
     lists = argc > 1 && !strcmp(argv[1], "list");
-    bool all = argc < 2, blesses = getenv("KILN_BLESS") && all;
+    bool share = argc == 2 && !strcmp(argv[1], "share"), all = argc < 2 || share, blesses = getenv("KILN_BLESS") && all && !share;
     printf("%-31s %7s %6s %5s %7s %5s %9s %5s %5s %6s %6s %6s %6s %7s %8s %6s\n", "case", "kernels", "global", "wide",
            "barrier", "local", "registers", "hmma", "hgmma", "ffma", "shared", "async", "blocks", "threads", "products",
            "others");
@@ -500,7 +507,8 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < ncase; i++) {
         struct counts *c = &counted[i];
         caps.graph_order = strstr(cases[i].name, "-graph") != NULL;
-        if (!is_named(cases[i].name, argc, argv) || !count_case(i, &caps, c))
+        if (!is_named(cases[i].name, share ? 1 : argc, argv) || (share && is_small_step(cases[i].name)) ||
+            !count_case(i, &caps, c))
             continue;
         printf("%-31s %7u %6u %5u %7u %5u %9u %5u %5u %6u %6u %6u %6u %7u %8u %6u\n", cases[i].name, c->kernels,
                c->global, c->wide, c->barriers, c->local, c->registers, c->hmma, c->hgmma, c->ffma, c->shared, c->async,

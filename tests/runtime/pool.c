@@ -415,15 +415,17 @@ enum { MOVED = 1 << 14 };
 struct moved {
     atomic_uchar runs[MOVED];       /* of each iteration */
     atomic_uint busy[MAX_SHARES];   /* of each worker: it runs a piece */
-    int64_t of_slow, slow_ran;      /* iterations that are worker 1's share, and that it has run */
-    bool slow, clash;               /* slow: worker 1 sleeps in each piece; clash: two threads were one worker */
+    _Atomic int64_t slow_ran;       /* iterations that worker 1 has run */
+    bool slow;                      /* worker 1 sleeps in each piece */
+    atomic_bool clash;              /* two threads were one worker */
 };
 
 static void run_piece(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
 {
     struct moved *m = ctx;
     (void)part;
-    m->clash |= atomic_fetch_add(&m->busy[worker], 1) != 0;
+    if (atomic_fetch_add(&m->busy[worker], 1))
+        atomic_store(&m->clash, true);
     for (int64_t i = begin; i < end; i++)
         atomic_fetch_add(&m->runs[i], 1);
     if (worker == 1) {
