@@ -4,7 +4,8 @@
  *
  *   gpu_attention [all]        (all: values that are not finite in large operands, too)
  *
- * Rows with such values are computed again, one product at a time: the interpreter takes up to a minute for large ones. */
+ * Rows with such values are computed again, one product at a time: the interpreter takes up to a minute for large
+ * ones. */
 #include "codegen/gpu/source.h"
 #include "gpu_kernels.h"
 #include "tests/support/harness.h"

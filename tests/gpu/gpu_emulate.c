@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 enum { A_FILE = 50, MAX_BUFS = 160, MAX_SLOTS = 64, MAX_ELEMENTS = 1 << 15,
-       MOST_WILD = 1 << 13 }; /* elements of an input some of which are not finite: attention computes such rows again */
+       MOST_WILD = 1 << 13 }; /* elements of an input some of which are not finite: attention repeats such rows */
 
 typedef void call_fn(void **buf, const uint64_t *slot, int64_t begin, int64_t end);
 struct module {
