@@ -37,6 +37,7 @@ struct source_info {
     uint32_t shared_bytes;
     uint32_t dynamic_bytes;       /* the part of shared_bytes that the launch must give */
     bool *local;                 /* per buffer: declared in the function, so it is not an argument */
+    uint32_t *narrow;            /* per buffer: accesses in the text of less than 16 bytes, without copies */
 };
 enum { GPU_FUNCTION_SIZE = 24 }; /* bytes of a function's name, with its zero */
 /* Makes a kernel's code.  binary: of this kernel alone; NULL: it is in the module with this hash. */

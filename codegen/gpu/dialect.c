@@ -66,9 +66,10 @@
 /* recip_f32: the instruction's error is below one unit in the last place, and a step of Newton's method with fma then
  * gives the nearest number to 1 / x (Markstein 1990), as NVIDIA's division does where it need not look at x.
  *
- * store_16: NVRTC was seen to take packs apart that kernels of many phases store to workspaces.
+ * store_16: NVRTC was seen to take packs apart that kernels of many phases store to workspaces, and kernels
+ * with tiles of threads as results.
  *
- * LOAD_BOUNDS: so many threads that each has up to 168 registers.
+ * LOAD_BOUNDS: so many threads that each has up to 168 registers; blocks of one warp, which hold rows, up to 255.
  *
  * CUDA's shuffles name the lanes that take part: here all of the block's.  Kernels with tiles are compiled so that a
  * multiprocessor runs `all` threads, mostly 512, so each thread has up to 128 registers.  Chains of products need
@@ -88,7 +89,7 @@
     "#define ADDRESSES(n) const __grid_constant__ addresses<n>\n" \
     "#define TILE_BOUNDS(n, all) __launch_bounds__(n, n < all ? all / n : 1)\n" \
     "#define CHAIN_BOUNDS(n) __launch_bounds__(n)\n" \
-    "#define LOAD_BOUNDS(n) __launch_bounds__(n, n < 384 ? 384 / n : 1)\n" \
+    "#define LOAD_BOUNDS(n) __launch_bounds__(n, n < 64 ? 256 / n : n < 384 ? 384 / n : 1)\n" \
     "#ifndef SHARED_ARENA\n#define SHARED_ARENA(bytes) alignas(1024) extern __shared__ u8 arena[]\n#endif\n" \
     "#ifndef uniform\n#define uniform(x) __shfl_sync(0xffffffffu, x, 0)\n#endif\n" \
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \

@@ -42,6 +42,7 @@ struct emitter {
     uint32_t shuffle;             /* lanes that exchange values without memory in this kernel; 0: none */
     bool own_threads;             /* the kernel has block loops, so its threads may differ in control flow */
     bool shares;                  /* the kernel has shared memory */
+    bool chained;                 /* it has products of tiles as chains of fma */
     /* threads that hold a tile together; without a matrix unit each of them has the whole tile, and the first one
      * stores it */
     unsigned subgroup;
@@ -190,6 +191,9 @@ bool source_linear(const struct kernel *k, val index, struct linear *out);
 bool source_linear_multiple(const struct linear *l, int64_t n);     /* whatever its terms are, is it a multiple of n? */
 /* Is b - a a constant?  It is stored in *by. */
 bool source_linear_apart(const struct linear *a, const struct linear *b, int64_t *by);
+/* Does access v, in a kernel without block loops, have the same element, value and condition in all lanes?  If it is a
+ * store, the first thread does it. */
+bool source_is_of_one_thread(const struct emitter *m, val v);
 /* Sets pack and near; called after source_order.  Returns false if it is out of memory. */
 bool source_packs(struct emitter *m);
 

@@ -310,6 +310,7 @@ static bool open_function(struct emitter *m, const char *entry)
 void source_info_free(struct source_info *i)
 {
     mem_free(i->local);
+    mem_free(i->narrow);
     *i = (struct source_info){0};
 }
 
@@ -334,6 +335,21 @@ static void find_known(struct emitter *m)
     }
 }
 
+/* Counts the accesses to each buffer that are no packs of 16 bytes. */
+static void count_narrow(struct emitter *m)
+{
+    enum { WIDE = 16 };
+    for (val v = 1; v < m->k->ninst; v++) {
+        const struct linst *i = &m->k->inst[v];
+        const struct pack *p = &m->pack[v];
+        if (i->op != L_LOAD && i->op != L_STORE && i->op != L_ATOMIC)
+            continue;
+        unsigned accesses = p->count ? p->first == v : source_elements(m, i->op == L_LOAD ? v : i->b);
+        if (p->count * dtype_size(m->k->buf[i->imm].dtype) != WIDE)
+            m->info.narrow[i->imm] += accesses;
+    }
+}
+
 static bool source_emit_kernel(struct emitter *m, const char *entry)
 {
     const struct kernel *k = m->k;
@@ -349,6 +365,7 @@ static bool source_emit_kernel(struct emitter *m, const char *entry)
         if (!source_inst(m, v))
             return false;
     text_put(m->t, "}\n");
+    count_narrow(m);
     return !m->t->failed || err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
 }
 
@@ -358,11 +375,14 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     struct emitter m = {.k = k, .d = d, .t = out, .e = e, .width = 1, .own_threads = kernel_has_blocks(k)};
     if (!kernel_verify(k, e))
         return false;
-    for (val v = 1; d->copies == COPIES_ASYNC && v < k->ninst; v++)
-        m.copying |= k->inst[v].op == L_COPY;
+    for (val v = 1; v < k->ninst; v++) {
+        m.copying |= d->copies == COPIES_ASYNC && k->inst[v].op == L_COPY;
+        m.chained |= k->inst[v].op == L_MMA && k->inst[v].kind == MMA_CHAIN;
+    }
     m.info.threads = source_widest_lanes(k);
     m.shuffle = source_shuffle_lanes(k, d, m.info.threads);
     m.info.local = mem_alloc((k->nbuf + 1) * sizeof *m.info.local);
+    m.info.narrow = mem_alloc((k->nbuf + 1) * sizeof *m.info.narrow);
     m.barrier = mem_arena_alloc(&m.mem, k->ninst);
     m.affine = mem_arena_alloc(&m.mem, k->ninst);
     m.chain = mem_arena_alloc(&m.mem, k->ninst);
@@ -371,7 +391,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     m.role = mem_arena_alloc(&m.mem, k->ninst);
     m.sums = mem_arena_alloc(&m.mem, k->ninst * sizeof *m.sums);
     m.stride = mem_arena_alloc(&m.mem, k->ninst * sizeof *m.stride);
-    bool ok = m.info.local && !m.mem.failed;
+    bool ok = m.info.local && m.info.narrow && !m.mem.failed;
     ok = ok ? source_emit_kernel(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_arena_free(&m.mem);
     if (ok && info)

@@ -97,6 +97,12 @@ struct copy_index { val at; uint32_t buf; struct linear index; };
 struct copies { struct copy_index v[MAX_COPIES]; uint32_t n; };
 struct pack_region { struct emitter *m; struct packed_access *v; uint32_t n; struct copies shared, source; };
 
+bool source_is_of_one_thread(const struct emitter *m, val v)
+{
+    const struct linst *n = m->k->inst, *i = &n[v];
+    return !m->own_threads && !n[i->a].varying && !n[i->b].varying && !n[i->c].varying;
+}
+
 /* Is it a load of one element from an input, a workspace or shared memory, or a store of one element to memory that
  * other threads can see?  Shared memory has no addresses in GLSL. */
 static bool can_pack(const struct emitter *m, val v)
@@ -108,8 +114,9 @@ static bool can_pack(const struct emitter *m, val v)
     bool from = role == BUF_IN || role == BUF_WORKSPACE || role == BUF_SHARED;
     bool load = i->op == L_LOAD && from && !i->cols && load_elements(m->k, i) == 1 && !m->k->buf[i->imm].panel_rows;
     bool store = i->op == L_STORE && !m->k->inst[i->b].cols && !m->info.local[i->imm] &&
-                 (m->own_threads || (m->affine[i->a] && m->stride[i->a])); /* no two lanes store the same element */
-    return (load || store) && (m->own_threads || m->k->inst[i->a].varying || (load && !m->d->table));
+                 (m->own_threads || (m->affine[i->a] && m->stride[i->a]) || /* no two lanes store the same element */
+                  source_is_of_one_thread(m, v));
+    return (load || store) && (m->own_threads || m->k->inst[i->a].varying || !m->d->table);
 }
 
 /* Does an instruction between the first and the last access of a pack forbid the pack? */
@@ -135,6 +142,7 @@ static bool make_pack(struct pack_region *r, uint32_t first, unsigned count)
     const struct linst *n = m->k->inst, *i = &n[r->v[first].at];
     uint32_t member[MAX_BYTES] = {first};
     unsigned found = 1;
+    bool once = source_is_of_one_thread(m, r->v[first].at);
     if (!source_linear_multiple(&r->v[first].index, count))
         return false;
     for (uint32_t x = first + 1; x < r->n && x < first + AHEAD && found < count; x++) {
@@ -143,7 +151,7 @@ static bool make_pack(struct pack_region *r, uint32_t first, unsigned count)
         if (o->op != i->op || o->imm != i->imm || m->pack[r->v[x].at].first)
             continue;
         bool next = source_linear_apart(&r->v[first].index, &r->v[x].index, &by) && by == (int64_t)found &&
-                    (i->op == L_LOAD ? o->b == i->b : o->c == i->c);
+                    (i->op == L_LOAD ? o->b == i->b : o->c == i->c && source_is_of_one_thread(m, r->v[x].at) == once);
         if (!next && i->op == L_STORE) /* it must not be reordered with this store */
             return false;
         if (next)

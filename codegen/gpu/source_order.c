@@ -116,7 +116,7 @@ static bool steps_apart(const struct index_step *s, unsigned n)
 }
 
 /* Do two stores to the same buffer, or one store in different iterations, never access the same element?  This is about
- * the iterations of all open loops except the parallel one. */
+ * the iterations of all open loops except the parallel one, and except that of lanes if one thread does both stores. */
 static bool order_is_disjoint(const struct order_walk *w, val v, val u)
 {
     const struct kernel *k = w->m->k;
@@ -124,6 +124,7 @@ static bool order_is_disjoint(const struct order_walk *w, val v, val u)
     struct index_step s[MAX_NEST + 1];
     unsigned n = 0;
     int64_t between;
+    bool once = source_is_of_one_thread(w->m, v) && source_is_of_one_thread(w->m, u);
     if (!source_linear(k, k->inst[v].a, &a) || !source_linear(k, k->inst[u].a, &b) ||
         !source_linear_apart(&a, &b, &between))
         return false;
@@ -132,7 +133,7 @@ static bool order_is_disjoint(const struct order_walk *w, val v, val u)
     for (unsigned d = w->depth; d-- > 0;) {
         const struct linst *l = &k->inst[w->stack[d]], *lo = &k->inst[l->a], *hi = &k->inst[l->b];
         int64_t by, length, count = 0;
-        if (l->op != L_LOOP || l->kind == LOOP_PARALLEL)
+        if (l->op != L_LOOP || l->kind == LOOP_PARALLEL || (once && l->kind == LOOP_VECTOR))
             continue;
         if (!order_index_slope(k, &a, w->stack[d], &by) || __builtin_mul_overflow(by, (int64_t)l->imm, &by))
             return false;

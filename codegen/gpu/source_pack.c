@@ -224,8 +224,9 @@ void source_store_pack(struct emitter *m, val v)
     const struct pack *p = &m->pack[v];
     const char *type = source_memory_type(k->buf[k->inst[v].imm].dtype);
     bool result = source_is_async(m) && k->buf[k->inst[v].imm].role == BUF_OUT;
-    bool whole = (result || k->buf[k->inst[v].imm].role == BUF_WORKSPACE) && pack_bytes(m, v) == LARGEST &&
-                 !m->d->table;
+    bool tiled = m->chained && !m->unit && !m->info.local[k->inst[v].imm];
+    bool own = tiled || k->buf[k->inst[v].imm].role == BUF_WORKSPACE;
+    bool whole = (result || own) && pack_bytes(m, v) == LARGEST && !m->d->table;
     char x[MAX_OPERAND];
     unsigned next = 0;
     text_put(m->t, !whole ? "" : result ? "store_result_16(&" : "store_16(&");

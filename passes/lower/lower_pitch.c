@@ -154,28 +154,30 @@ static int64_t access_of_size(struct size s, int64_t access)
     return access;
 }
 
-/* Arrays of rows: `access` elements of each are 16 bytes or less, and begin at a multiple of as many in every row. */
+/* Arrays of rows: `access` elements of each begin at a multiple of as many in every row.  smallest: bytes of the
+ * smallest elements, of those of 2 bytes or more. */
 struct row_arrays {
     struct size row;
-    int64_t elements, access;
+    int64_t elements, access, smallest;
     bool any;
 };
 
 static void row_arrays_add(struct row_arrays *a, const struct lowering *w, ref x)
 {
     const struct shape *shape = node_shape(w->g, x);
-    int64_t bytes = (int64_t)dtype_size(w->g->node[x].dtype), access = ACCESS_BYTES / bytes;
+    int64_t bytes = (int64_t)dtype_size(w->g->node[x].dtype);
     if (node_numel(w->g, x) != a->elements)
         return;
     bool padded = w->pitch[x] && size_equal(a->row, size_constant(shape->dim[shape->rank - 1]));
-    access = access_of_size(padded ? size_constant(w->pitch[x]) : a->row, access);
+    int64_t access = access_of_size(padded ? size_constant(w->pitch[x]) : a->row, MAX_ACCESS);
     a->access = access < a->access ? access : a->access;
+    a->smallest = bytes < a->smallest && bytes > 1 ? bytes : a->smallest;
     a->any = true;
 }
 
 int64_t lower_row_access(const struct lowering *w, struct size row, int64_t elements)
 {
-    struct row_arrays a = {row, elements, MAX_ACCESS, false};
+    struct row_arrays a = {row, elements, MAX_ACCESS, ACCESS_BYTES, false};
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
         if (w->stored[r] && !op_is_reduce(w->g->node[r].op))
@@ -187,5 +189,6 @@ int64_t lower_row_access(const struct lowering *w, struct size row, int64_t elem
                 row_arrays_add(&a, w, x);
         }
     }
-    return a.any ? a.access : access_of_size(row, MAX_ACCESS);
+    int64_t most = a.smallest < ACCESS_BYTES ? ACCESS_BYTES / a.smallest : MAX_ACCESS;
+    return !a.any ? access_of_size(row, MAX_ACCESS) : a.access < most ? a.access : most;
 }

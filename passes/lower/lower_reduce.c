@@ -28,8 +28,7 @@ static bool lanes_are_rows(const struct reduce *r)
     return reduce_schedule(r)->kind == SCHED_COLUMN_REDUCE && reduce_schedule(r)->column_reduce.short_rows;
 }
 
-/* Computes the coordinates, in the operand, of reduced element i of the result at `kept`. */
-static void operand_coord(const struct reduce *r, val i, const val *kept, val *coord)
+void reduce_operand_coord(const struct reduce *r, val i, const val *kept, val *coord)
 {
     val red[KL_MAX_RANK];
     uint32_t nred = 0, nkept = 0;
@@ -42,27 +41,12 @@ val reduce_element(const struct reduce *r, val i)
 {
     struct lowering *w = r->w;
     val coord[KL_MAX_RANK] = {0};
-    operand_coord(r, i, r->kept_coord, coord);
+    reduce_operand_coord(r, i, r->kept_coord, coord);
     lower_point(w);
     for (uint32_t m = 0; m < w->nmember; m++)
         if (w->stored[w->member[m]] && lower_in_prologue(w, w->member[m]))
             lower_store(w, w->member[m], &r->in, coord);
     return k_cast(w->k, lower_at(w, r->n->in[0], coord), dtype_compute(r->n->dtype));
-}
-
-void reduce_epilogue(const struct reduce *r, val result)
-{
-    struct lowering *w = r->w;
-    val coord[KL_MAX_RANK] = {0};
-    uint32_t nkept = 0;
-    for (uint32_t d = 0; d < r->in.rank; d++)
-        coord[d] = r->n->attr.reduce.axes >> d & 1 ? k_int(w->k, 0) : r->kept_coord[nkept++];
-    lower_point(w);
-    w->anchor_value = k_cast(w->k, result, r->n->dtype);
-    const struct shape *out = &w->g->shape[r->n->shape];
-    for (uint32_t m = 0; m < w->nmember; m++)
-        if (w->stored[w->member[m]] && !lower_in_prologue(w, w->member[m]))
-            lower_store(w, w->member[m], out, coord);
 }
 
 val reduce_identity(const struct reduce *r)
@@ -86,7 +70,7 @@ static void fetch_elements(const struct reduce *r, val i, int64_t count)
     int64_t line = LINE_BYTES / (int64_t)dtype_size(w->g->node[r->n->in[0]].dtype);
     for (int64_t first = 0; first < count; first += line) {
         val coord[KL_MAX_RANK] = {0};
-        operand_coord(r, ix_add(k, i, k_int(k, first)), r->kept_coord, coord);
+        reduce_operand_coord(r, ix_add(k, i, k_int(k, first)), r->kept_coord, coord);
         lower_point(w);
         if (computed) {
             lower_prefetch(w, &r->in, coord);
@@ -170,20 +154,9 @@ static void fetch_lines(const struct reduce *r, val i)
 {
     for (uint32_t l = 0; l < lines_of(r); l++) {
         val coord[KL_MAX_RANK] = {0};
-        operand_coord(r, i, r->line_coord[l], coord);
+        reduce_operand_coord(r, i, r->line_coord[l], coord);
         lower_prefetch(r->w, &r->in, coord);
     }
-}
-
-static uint32_t vector_width(const struct reduce *r) { return r->each ? r->each : 1; }
-
-/* The reduce at adjacent column n of the lane's columns. */
-static struct reduce at_vector_element(const struct reduce *r, uint32_t n)
-{
-    struct reduce own = *r;
-    if (r->each)
-        memcpy(own.kept_coord, r->adjacent[n], sizeof own.kept_coord);
-    return own;
 }
 
 /* Opens a loop that folds `count` values of each adjacent column, and carries their sums; returns its variable. */
@@ -191,7 +164,7 @@ static val begin_folds(const struct reduce *r, val count, val *carry)
 {
     struct kernel *k = r->w->k;
     val start = k_splat(k, reduce_identity(r)), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
-    for (uint32_t n = 0; n < vector_width(r); n++)
+    for (uint32_t n = 0; n < reduce_vector_width(r); n++)
         carry[n] = k_carry(k, start);
     return j;
 }
@@ -200,49 +173,13 @@ static val begin_folds(const struct reduce *r, val count, val *carry)
 static void end_folds(const struct reduce *r, val loop, const val *carry, const val *x, val *sum)
 {
     struct kernel *k = r->w->k;
-    for (uint32_t n = 0; n < vector_width(r); n++)
+    for (uint32_t n = 0; n < reduce_vector_width(r); n++)
         sum[n] = k_fold_step(k, r->fold, carry[n], x[n]);
-    for (uint32_t n = 0; n < vector_width(r); n++)
+    for (uint32_t n = 0; n < reduce_vector_width(r); n++)
         k_next(k, carry[n], sum[n]);
     k_end(k, loop);
-    for (uint32_t n = 0; n < vector_width(r); n++)
+    for (uint32_t n = 0; n < reduce_vector_width(r); n++)
         sum[n] = k_out(k, carry[n]);
-}
-
-/* Returns element i, and sets e[m] to the element that member m has there, if the kernel stores it. */
-static val evaluate_element(const struct reduce *r, val i, struct element *e)
-{
-    struct lowering *w = r->w;
-    val coord[KL_MAX_RANK] = {0};
-    operand_coord(r, i, r->kept_coord, coord);
-    lower_point(w);
-    for (uint32_t m = 0; m < w->nmember; m++)
-        if (w->stored[w->member[m]] && lower_in_prologue(w, w->member[m]))
-            e[m] = lower_element(w, w->member[m], &r->in, coord);
-    return k_cast(w->k, lower_at(w, r->n->in[0], coord), dtype_compute(r->n->dtype));
-}
-
-/* Element i of each adjacent column.  All are computed before members are stored: then adjacent elements are accessed
- * at once. */
-static void vector_elements(const struct reduce *r, val i, val *x)
-{
-    struct lowering *w = r->w;
-    struct element *e = r->each ? mem_alloc(r->each * w->nmember * sizeof *e) : NULL;
-    if (r->each && !e)
-        err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering %s", w->k->name);
-    if (!e) {
-        for (uint32_t n = 0; n < vector_width(r); n++)
-            x[n] = reduce_element(r, i);
-        return;
-    }
-    for (uint32_t n = 0; n < r->each; n++) {
-        struct reduce own = at_vector_element(r, n);
-        x[n] = evaluate_element(&own, i, e + n * w->nmember);
-    }
-    for (uint32_t m = 0; m < w->nmember; m++)
-        for (uint32_t n = 0; n < r->each && w->stored[w->member[m]] && lower_in_prologue(w, w->member[m]); n++)
-            lower_put(w, &e[n * w->nmember + m]);
-    mem_free(e);
 }
 
 /* Sums one chunk in ascending order in each lane, for each adjacent column. */
@@ -252,7 +189,7 @@ static void chain_chunks(const struct reduce *r, val base, val count, val *sum)
     val c[REDUCE_VECTOR_WIDTH], x[REDUCE_VECTOR_WIDTH], j = begin_folds(r, count, c);
     if (lines_of(r))
         fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, reduce_schedule(r)->column_reduce.ahead))));
-    vector_elements(r, ix_add(k, base, j), x);
+    reduce_vector_elements(r, ix_add(k, base, j), x);
     end_folds(r, j, c, x, sum);
 }
 
@@ -501,9 +438,9 @@ static void emit_lanes(struct reduce *r)
 /* ---- columns ---- */
 
 /* On a GPU, columns that are too few for its processors are summed in two phases: `parts` sums of each column, then
- * the sum of these.  Many parts are summed by a block for each column (apart: those of a column are adjacent): one
- * thread would wait for memory once for every few of them. */
-struct split_columns { int64_t parts, length; uint32_t sums; val part; bool second, apart; };
+ * the sum of these.  Many parts are summed by a block for each of the columns that one access has: one thread would
+ * wait for memory once for every few of them. */
+struct split_columns { int64_t parts, length; uint32_t sums; val part; bool second; };
 enum { MANY_PARTS = 32 };
 /* So many columns have threads enough for their sums, if each takes several columns by one access. */
 enum { MANY_SUMS = 8192 };
@@ -532,8 +469,8 @@ static void split_sum(const struct reduce *r, const struct split_columns *c, con
     val j = begin_folds(r, n, acc), at = ix_add(k, first, j);
     ix_bound(k, at, 0, (c->second ? c->parts : r->len.bound) - 1);
     if (!c->second)
-        vector_elements(r, at, x);
-    for (uint32_t e = 0; c->second && e < vector_width(r); e++)
+        reduce_vector_elements(r, at, x);
+    for (uint32_t e = 0; c->second && e < reduce_vector_width(r); e++)
         x[e] = k_load(k, c->sums, ix_add(k, ix_scale(k, at, columns), column[e]), r->w->pred);
     end_folds(r, j, acc, x, sum);
 }
@@ -549,20 +486,16 @@ static void emit_lane(const struct reduce *r)
     if (!c) {
         adjacent_chunks(r, sum);
     } else {
-        for (uint32_t n = 0; n < vector_width(r); n++) {
-            struct reduce own = at_vector_element(r, n);
+        for (uint32_t n = 0; n < reduce_vector_width(r); n++) {
+            struct reduce own = reduce_at_vector_element(r, n);
             column[n] = lower_flatten(k, &r->kept, own.kept_coord);
         }
         split_sum(r, c, column, columns, sum);
     }
-    for (uint32_t n = 0; n < vector_width(r); n++) {
-        struct reduce own = at_vector_element(r, n);
-        if (c && !c->second)
-            k_store(k, c->sums, c->apart ? ix_add(k, ix_scale(k, column[n], c->parts), c->part)
-                                         : ix_add(k, ix_scale(k, c->part, columns), column[n]), sum[n], w->pred);
-        else
-            reduce_epilogue(&own, sum[n]);
-    }
+    for (uint32_t n = 0; c && !c->second && n < reduce_vector_width(r); n++)
+        k_store(k, c->sums, ix_add(k, ix_scale(k, c->part, columns), column[n]), sum[n], w->pred);
+    if (!c || c->second)
+        reduce_epilogues(r, sum);
 }
 
 /* Computes the results of W lanes from `base` on; only those of the first `rest` lanes if rest is not 0. */
@@ -576,7 +509,7 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     w->pred = rest ? k_prim(k, P_LT, w->lane, rest, 0) : 0;
     if (rest && ix_const(k, rest, &number)) /* no other lane reads or writes memory */
         ix_bound(k, w->lane, 0, number - 1);
-    val first = ix_add(k, base, ix_scale(k, w->lane, vector_width(r)));
+    val first = ix_add(k, base, ix_scale(k, w->lane, reduce_vector_width(r)));
     lower_unflatten(k, inner, first, r->kept_coord + nouter);
     for (uint32_t n = 0; n < r->each; n++) {
         memcpy(r->adjacent[n], r->kept_coord, nouter * sizeof(val));
@@ -621,7 +554,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t n = shape_count(inner), width = k->sched.width * vector_width(r), full = n / width, tail = n % width;
+    int64_t n = shape_count(inner), width = k->sched.width * reduce_vector_width(r), full = n / width, tail = n % width;
     int64_t blocks = full + (tail != 0), parts = r->split && !r->split->second ? r->split->parts : 1;
     int64_t extent = shape_count(outer) * blocks * parts;
     int64_t before = k->extent;
@@ -647,7 +580,8 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
         }
         if (tail) {
             val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
-            lower_reduce_emit_block(r, inner, k_int(k, full * width), k_int(k, tail / vector_width(r)), outer->rank);
+            lower_reduce_emit_block(r, inner, k_int(k, full * width),
+                                    k_int(k, tail / reduce_vector_width(r)), outer->rank);
             if (in_tail)
                 k_end(k, in_tail);
         }
@@ -677,13 +611,12 @@ static void emit_columns(struct reduce *r)
     if (length) {
         split.parts = (r->len.bound + length - 1) / length;
         split.sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), split.parts * shape_count(&r->kept), 0);
-        split.apart = split.parts >= MANY_PARTS && size_is_constant(r->len) && !k->sched.graph_order &&
-                      size_is_constant(kernel_count(k, &r->kept));
         r->split = &split;
         emit_column_blocks(r, &inner, &outer);
         lower_next_phase(w);
-        if (split.apart) {
-            gpu_reduce_parts(r, split.sums, split.parts);
+        if (split.parts >= MANY_PARTS && size_is_constant(r->len) && !k->sched.graph_order &&
+            size_is_constant(kernel_count(k, &r->kept))) {
+            gpu_reduce_parts(r, split.sums, split.parts, &inner, &outer);
             return;
         }
         split.second = true;
@@ -721,6 +654,14 @@ static bool is_row(const struct reduce *r)
     return r->n->attr.reduce.lanes == 64 || behind == 1;
 }
 
+/* Adjacent elements of one access: as many as those of 16 bytes of the smallest elements in arrays of the operand's
+ * size, of which most bytes are. */
+static int64_t operand_access(const struct reduce *r)
+{
+    int64_t every = lower_access(r->w), large = lower_access_smallest(r->w, node_numel(r->w->g, r->n->in[0]));
+    return large > every ? large : every;
+}
+
 static struct reduce_facts facts_of(const struct reduce *r)
 {
     enum { MIN_BLOCKED = 64 }; /* least number of results, which are a few blocks of rows */
@@ -733,7 +674,8 @@ static struct reduce_facts facts_of(const struct reduce *r)
                              .len = r->len.bound, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
                              .element = (int64_t)dtype_size(w->g->node[x].dtype),
                              .compute = (int64_t)dtype_size(dtype_compute(r->n->dtype)),
-                             .prologue = lower_is_member(w, x), .is_row = is_row(r), .access = lower_access(w)};
+                             .prologue = lower_is_member(w, x), .is_row = is_row(r),
+                             .access = operand_access(r)};
     if (f.is_row && (shape_count(&r->kept) > 1 || !size_is_constant(r->len))) /* else the row begins at 0 */
         f.access = smaller_of(f.access, lower_row_access(w, r->len, node_numel(w->g, r->n->in[0])));
     f.max = f.lanes ? r->kept.rank : axes_behind(r);

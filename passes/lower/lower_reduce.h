@@ -26,13 +26,22 @@ struct reduce {
 };
 
 static inline const struct schedule *reduce_schedule(const struct reduce *r) { return schedule_of(r->w->k); }
+/* Computes the coordinates, in the operand, of reduced element i of the result at `kept`. */
+void reduce_operand_coord(const struct reduce *r, val i, const val *kept, val *coord);
 /* Computes the operand at reduced element i, and stores members of the prologue that other kernels read. */
 val reduce_element(const struct reduce *r, val i);
-/* Computes and stores what is computed from the result. */
-void reduce_epilogue(const struct reduce *r, val result);
 val reduce_identity(const struct reduce *r);
 /* The number of parts of `length` elements of a row or column, for these values of the symbols. */
 val reduce_parts(const struct reduce *r, int64_t length);
+
+/* ---- gpu/lower_gpu_columns.c ---- */
+static inline uint32_t reduce_vector_width(const struct reduce *r) { return r->each ? r->each : 1; }
+struct reduce reduce_at_vector_element(const struct reduce *r, uint32_t n); /* the reduce at adjacent column n */
+/* Element i of each adjacent column, or of the only one; stores members of the prologue that other kernels read. */
+void reduce_vector_elements(const struct reduce *r, val i, val *x);
+/* Computes and stores what is computed from the result; from that of each adjacent column, or of the only one. */
+void reduce_epilogue(const struct reduce *r, val result);
+void reduce_epilogues(const struct reduce *r, const val *result);
 
 /* ---- lower_reduce_wide.c ---- */
 /* Reduces blocks of several vectors of the columns `inner`, for each of `outer`. */
@@ -40,7 +49,9 @@ void reduce_wide_columns(struct reduce *r, const struct shape *inner, const stru
 
 /* ---- gpu/lower_gpu_rows.c ---- */
 void gpu_reduce_rows(struct reduce *r);
-/* Reduces the `parts` sums of each result, which are adjacent in lbuf `sums`, by all threads of a block. */
-void gpu_reduce_parts(struct reduce *r, uint32_t sums, int64_t parts);
+/* Reduces the sums of each result's parts, lbuf `sums` [parts, results], by all threads of a block, for as many
+ * adjacent results as an access has.  inner, outer: the kept axes, those that lanes lie in and those before them. */
+void gpu_reduce_parts(struct reduce *r, uint32_t sums, int64_t parts, const struct shape *inner,
+                      const struct shape *outer);
 
 #endif

@@ -82,13 +82,15 @@ static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f,
     /* Elements: FULL, worth a thread, or FULL_COLUMNS, where it has sums of columns, too; MAX_COUNT, that a thread may
      * hold.  MAX_WORK: elements of a thread times members of the group, each a value in a register and code that is
      * written out.  No measurement is recorded. */
-    enum { FULL = 32, FULL_COLUMNS = 16, MAX_COUNT = 64, MAX_WORK = 1 << 11 };
+    enum { FULL = 32, FULL_COLUMNS = 16, MAX_COUNT = 64, MAX_WORK = 1 << 11, WARP = 32 };
     bool ordered = caps->graph_order, chunks = ordered && f->chunks;
     int64_t each = !ordered ? gpu_row_vector_width(f->length, f->access)
         : f->symbolic || (chunks && !f->chunk) ? 1
         : ordered_vector_width(caps, f->length, f->rows, f->access, chunks ? f->chunk : f->length);
     s->width = ordered ? (uint16_t)(numeric_lanes(f->length) / each)
                        : gpu_row_width(caps, f->length, each, f->columns ? FULL_COLUMNS : FULL);
+    if (!ordered && s->width > WARP && f->length % (s->width * each) && f->length % (s->width / 2 * each) == 0)
+        s->width /= 2; /* then all threads have whole vectors */
     int64_t held = held_elements(f, s->width, each);
     bool holds = f->columns || (held <= MAX_COUNT && held * (int64_t)f->members <= MAX_WORK && !chunks);
     s->rows.block = f->columns ? (uint32_t)column_block(caps, f) : 0;

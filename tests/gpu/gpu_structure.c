@@ -227,8 +227,18 @@ static struct counts *known_counts(const struct kernel *k, bool *known)
     return &v[i].c;
 }
 
-/* *own: the counts of this kernel alone. */
-static bool count_kernel(const char *name, const struct kernel *k, const struct caps *caps, struct counts *own,
+static void count_narrow(const struct kernel *k, const struct source_info *info, struct step_kernel *own)
+{
+    for (uint32_t b = 0; b < k->nbuf; b++)
+        if (!info->local[b] && info->narrow[b]) {
+            int64_t times = k->buf[b].role == BUF_WORKSPACE ? 2 : 1;
+            own->narrow += info->narrow[b];
+            own->narrow_bytes += times * kernel_members(k) * k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype);
+        }
+}
+
+/* *own: what this kernel alone has. */
+static bool count_kernel(const char *name, const struct kernel *k, const struct caps *caps, struct step_kernel *own,
                          struct counts *sum)
 {
     struct err e = {0};
@@ -257,8 +267,9 @@ static bool count_kernel(const char *name, const struct kernel *k, const struct 
         count_launches(name, k, &info, sum);
         count_arrays(k, &info, sum);
         add_counts(c, sum);
-        *own = *c;
-        count_launches(name, k, &info, own);
+        own->c = *c;
+        count_launches(name, k, &info, &own->c);
+        count_narrow(k, &info, own);
     }
     source_info_free(&info);
     mem_free(code.bytes);
@@ -325,7 +336,7 @@ static bool count_case(unsigned i, const struct caps *caps, struct counts *sum)
     struct step_kernel *v = p ? calloc(p->nkernel + 1, sizeof *v) : NULL;
     for (uint32_t n = 0; ok && n < p->nkernel; n++) {
         v[n].k = p->kernel[n];
-        ok = count_kernel(cases[i].name, p->kernel[n], caps, &v[n].c, sum);
+        ok = count_kernel(cases[i].name, p->kernel[n], caps, &v[n], sum);
     }
     for (uint32_t c = 0; ok && c < p->ncmd; c++)
         if (p->cmd[c].kind == CMD_KERNEL)

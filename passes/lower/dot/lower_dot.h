@@ -17,7 +17,7 @@ enum { DOT_GROUP = 4 };
 enum { DOT_MAX_PARTS = 32, DOT_MAX_SLABS = 8, DOT_PAD = 8, DOT_VECTOR = 8 };
 /* Elements of such a vector, and padding of a factor's row in shared memory, in elements: 16 bytes. */
 static inline int64_t dot_vector(unsigned dtype) { return 2 * DOT_VECTOR / (int64_t)dtype_size(dtype); }
-enum { DOT_TOGETHER = 4 }; /* adjacent results whose parts' sums a thread adds */
+enum { DOT_TOGETHER = 8 }; /* adjacent results whose parts' sums a thread adds */
 enum { DOT_BLOCK_PAD = 4 }; /* blocks of threads: padding of a row in shared memory, in elements */
 
 /* Products of a few rows: how the matrix lies in memory, or the array from which its elements are computed. */

@@ -242,15 +242,28 @@ static val add_groups(const struct parts_phase *p, val *m, val *n, val *sum)
     return there;
 }
 
+/* Adjacent results of a thread, of `every`: as many as an access of 16 bytes has of the smallest that are stored, if
+ * threads enough are left to keep the memory busy. */
+static int64_t results_together(const struct dot *d, int64_t every)
+{
+    enum { MANY_THREADS = 1 << 14, ACCESS = 16, LEAST = 4 };
+    const struct lowering *w = d->w;
+    int64_t each = LEAST;
+    for (uint32_t i = 0; i < w->nmember; i++)
+        if (w->stored[w->member[i]] && dtype_size(w->g->node[w->member[i]].dtype) == ACCESS / DOT_TOGETHER)
+            each = DOT_TOGETHER;
+    while (each >= LEAST && (d->size.n % each || every / each < MANY_THREADS))
+        each /= 2;
+    return each >= LEAST ? each : 1;
+}
+
 void dot_add_parts(struct dot *d, uint32_t sums, uint32_t shared, int64_t splits, int64_t threads,
                    uint16_t subgroup, dot_results *results, const void *ctx)
 {
-    enum { MANY_THREADS = 1 << 14 };    /* that keep the memory busy with accesses of 16 bytes */
     struct kernel *k = d->w->k;
     int64_t every = d->size.batch * d->size.m * d->size.n;
-    bool together = d->size.n % DOT_TOGETHER == 0 && every / DOT_TOGETHER >= MANY_THREADS;
     struct parts_phase s = {.d = d, .sums = sums, .shared = shared, .splits = splits,
-                            .each = together ? DOT_TOGETHER : 1};
+                            .each = results_together(d, every)};
     struct dot_at at[DOT_TOGETHER];
     s.all = every / s.each;
     s.groups = groups_of_parts(&s, threads);

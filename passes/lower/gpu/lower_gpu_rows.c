@@ -6,6 +6,7 @@
  * chunks, whose sums are a chain. */
 #include "lower_gpu.h"
 #include "passes/lower/lower_reduce.h"
+#include <string.h>
 
 static int64_t gpu_row_vector_width(const struct reduce *r)
 {
@@ -204,31 +205,89 @@ static val sum_of_parts(const struct reduce *r, uint32_t sums, int64_t parts, va
     return k_lane_reduce(k, r->fold, acc);
 }
 
-void gpu_reduce_parts(struct reduce *r, uint32_t sums, int64_t parts)
+/* Sets the coordinates of results `first` .. of the inner axes, as many as r->each, or of the only one. */
+static void set_adjacent(struct reduce *r, const struct shape *inner, uint32_t nouter, val first)
 {
+    struct kernel *k = r->w->k;
+    lower_unflatten(k, inner, first, r->kept_coord + nouter);
+    for (uint32_t n = 0; n < r->each; n++) {
+        memcpy(r->adjacent[n], r->kept_coord, nouter * sizeof(val));
+        lower_unflatten(k, inner, ix_add(k, first, k_int(k, n)), r->adjacent[n] + nouter);
+    }
+}
+
+/* Folds each result's sum at index `at` + the result's number into acc, in lanes for which pred is true; 0: in all. */
+static void fold_part_sums(const struct reduce *r, uint32_t sums, val at, val pred, val *acc, int64_t each)
+{
+    struct kernel *k = r->w->k;
+    val x[REDUCE_VECTOR_WIDTH];
+    for (int64_t n = 0; n < each; n++)
+        x[n] = k_load(k, sums, ix_add(k, at, k_int(k, n)), pred);
+    for (int64_t n = 0; n < each; n++) {
+        val more = k_fold_step(k, r->fold, acc[n], x[n]);
+        acc[n] = pred ? k_prim(k, P_SELECT, pred, more, acc[n]) : more;
+    }
+}
+
+/* Lanes that share the parts of a result: they exchange their sums without memory and barriers. */
+static int64_t part_lanes(const struct kernel *k)
+{
+    enum { WARP = 32 };
+    return k->sched.width < WARP ? k->sched.width : WARP;
+}
+
+/* The sums of `each` adjacent results from index `first` on: a lane folds every width-th part. */
+static void reduce_part_sums(const struct reduce *r, uint32_t sums, int64_t parts, val first, int64_t each, val *acc)
+{
+    enum { UNROLLED = 16 };         /* loads that are in flight at the same time */
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    enum { UNROLLED = 16 };         /* loads that are on their way at the same time */
-    int64_t width = k->sched.width, full = parts / width, looped = full > UNROLLED ? full : 0;
-    struct tasks t;
-    val part;
-    open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
-    val first = ix_scale(k, lower_flatten(k, &r->kept, r->kept_coord), parts);
-    open_gpu_lanes(r);
-    val acc = k_splat(k, reduce_identity(r)), place = ix_add(k, first, w->lane);
+    int64_t width = part_lanes(k), results = shape_count(&r->kept), full = parts / width;
+    int64_t looped = full > UNROLLED ? full : 0;
+    val carry[REDUCE_VECTOR_WIDTH], at = ix_add(k, first, ix_scale(k, w->lane, results));
+    for (int64_t n = 0; n < each; n++)
+        acc[n] = k_splat(k, reduce_identity(r));
     if (looped) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, looped), 1), carry = k_carry(k, acc);
-        k_next(k, carry, k_fold_step(k, r->fold, carry, k_load(k, sums, ix_add(k, place, ix_scale(k, j, width)), 0)));
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, looped), 1);
+        for (int64_t n = 0; n < each; n++)
+            acc[n] = carry[n] = k_carry(k, acc[n]);
+        fold_part_sums(r, sums, ix_add(k, at, ix_scale(k, j, width * results)), 0, acc, each);
+        for (int64_t n = 0; n < each; n++)
+            k_next(k, carry[n], acc[n]);
         k_end(k, j);
-        acc = k_out(k, carry);
+        for (int64_t n = 0; n < each; n++)
+            acc[n] = k_out(k, carry[n]);
     }
     for (int64_t v = looped; v * width < parts; v++) {
         val pred = v < full ? 0 : k_prim(k, P_LT, w->lane, k_int(k, parts - v * width), 0);
-        val x = k_load(k, sums, ix_add(k, place, k_int(k, v * width)), pred), more = k_fold_step(k, r->fold, acc, x);
-        acc = pred ? k_prim(k, P_SELECT, pred, more, acc) : more;
+        fold_part_sums(r, sums, ix_add(k, at, k_int(k, v * width * results)), pred, acc, each);
     }
-    reduce_epilogue(r, k_lane_reduce(k, r->fold, acc));
-    close_gpu_lanes(r);
+    for (int64_t n = 0; n < each; n++)
+        acc[n] = k_lane_reduce(k, r->fold, acc[n]);
+}
+
+void gpu_reduce_parts(struct reduce *r, uint32_t sums, int64_t parts, const struct shape *inner,
+                      const struct shape *outer)
+{
+    enum { ACCESS = 16 };           /* bytes */
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t before = k->extent, columns = shape_count(inner), max = ACCESS / (int64_t)dtype_size(k->buf[sums].dtype);
+    if (r->each > max)
+        r->each = columns % max ? 0 : (uint32_t)max;
+    int64_t each = r->each ? r->each : 1, blocks = columns / each;
+    val acc[REDUCE_VECTOR_WIDTH];
+    struct tasks t;
+    val p = lower_tasks(w, shape_count(outer) * blocks, 0, &t);
+    k->extent += before;
+    if (blocks) {
+        lower_unflatten(k, outer, ix_div(k, p, blocks), r->kept_coord);
+        set_adjacent(r, inner, outer->rank, ix_scale(k, ix_mod(k, p, blocks), each));
+        w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, part_lanes(k)), 1);
+        reduce_part_sums(r, sums, parts, ix_scale(k, p, each), each, acc);
+        reduce_epilogues(r, acc);
+        close_gpu_lanes(r);
+    }
     lower_tasks_end(w, &t);
 }
 

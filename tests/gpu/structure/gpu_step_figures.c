@@ -41,10 +41,16 @@ static unsigned slot_loads(const struct kernel *k)
     return n;
 }
 
+/* Does the kernel move more than 1 % of the step's bytes, and arrays that it accesses below 16 bytes more than 2 % of
+ * its own?  The rest of these are a number or two for each row: labels, means, maxima and sums, of which a thread has
+ * one at a time.  What the text accesses by 16 bytes the machine code must access so, too: it has no more shorter
+ * accesses than the text. */
 static bool is_narrow(const struct step_kernel *s, int64_t all_bytes)
 {
+    enum { SHARE = 50 };
+    unsigned narrow = s->c.global - s->c.wide, slots = slot_loads(s->k);
     return s->launches * s->k->bytes > all_bytes / 100 &&
-           (s->c.wide + slot_loads(s->k) < s->c.global || s->c.async_wide < s->c.async);
+           (s->narrow_bytes > s->k->bytes / SHARE || narrow > s->narrow + slots || s->c.async_wide < s->c.async);
 }
 
 static unsigned large_passes(const struct step_kernel *s, int64_t large)

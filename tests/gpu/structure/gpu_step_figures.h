@@ -9,13 +9,16 @@ struct step_kernel {
     const struct kernel *k;
     struct counts c;                /* blocks, threads: of its smallest launch */
     unsigned launches;
+    unsigned narrow;                /* accesses in its text of less than 16 bytes, */
+    int64_t narrow_bytes;           /* and the bytes of the arrays that have such; of workspaces, which are written and
+                                       read, twice */
 };
 
 struct step_figures {
     unsigned launches;              /* of kernels, and copies */
     /* products of more than 1 GFLOP whose operands do not come by TMA loads or cp.async of 16 bytes */
     unsigned unstaged_products;
-    /* that move more than 1 % of the step's bytes, with accesses below 16 bytes, but for the loads of slots */
+    /* that move more than 1 % of the step's bytes, of which more than 2 % by accesses below 16 bytes */
     unsigned narrow_kernels;
     /* reads and writes of arrays of at least `large` elements, except reads of products */
     unsigned large_passes;
