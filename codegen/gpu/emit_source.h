@@ -42,7 +42,7 @@ struct emitter {
     uint32_t shuffle;             /* lanes that exchange values without memory in this kernel; 0: none */
     bool own_threads;             /* the kernel has block loops, so its threads may differ in control flow */
     bool shares;                  /* the kernel has shared memory */
-    bool chained;                 /* it has products of tiles as chains of fma */
+    bool chained;                 /* it has products of tiles as chains of fma, not in the graph's order */
     /* threads that hold a tile together; without a matrix unit each of them has the whole tile, and the first one
      * stores it */
     unsigned subgroup;

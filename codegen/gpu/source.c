@@ -377,7 +377,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
         return false;
     for (val v = 1; v < k->ninst; v++) {
         m.copying |= d->copies == COPIES_ASYNC && k->inst[v].op == L_COPY;
-        m.chained |= k->inst[v].op == L_MMA && k->inst[v].kind == MMA_CHAIN;
+        m.chained |= k->inst[v].op == L_MMA && k->inst[v].kind == MMA_CHAIN && !k->sched.graph_order;
     }
     m.info.threads = source_widest_lanes(k);
     m.shuffle = source_shuffle_lanes(k, d, m.info.threads);
