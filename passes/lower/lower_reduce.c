@@ -509,12 +509,7 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     w->pred = rest ? k_prim(k, P_LT, w->lane, rest, 0) : 0;
     if (rest && ix_const(k, rest, &number)) /* no other lane reads or writes memory */
         ix_bound(k, w->lane, 0, number - 1);
-    val first = ix_add(k, base, ix_scale(k, w->lane, reduce_vector_width(r)));
-    lower_unflatten(k, inner, first, r->kept_coord + nouter);
-    for (uint32_t n = 0; n < r->each; n++) {
-        memcpy(r->adjacent[n], r->kept_coord, nouter * sizeof(val));
-        lower_unflatten(k, inner, ix_add(k, first, k_int(k, n)), r->adjacent[n] + nouter);
-    }
+    reduce_set_adjacent(r, inner, nouter, ix_add(k, base, ix_scale(k, w->lane, reduce_vector_width(r))));
     for (uint32_t l = 0; l < lines_of(r); l++) {
         val at = ix_add(k, base, k_int(k, (int64_t)l * width / lines_of(r)));
         memcpy(r->line_coord[l], r->kept_coord, nouter * sizeof(val));

@@ -36,6 +36,9 @@ val reduce_parts(const struct reduce *r, int64_t length);
 
 /* ---- gpu/lower_gpu_columns.c ---- */
 static inline uint32_t reduce_vector_width(const struct reduce *r) { return r->each ? r->each : 1; }
+/* Sets the coordinates of the lane's columns, of which `first` is the index in the kept axes `inner`; nouter: the kept
+ * axes before these, whose coordinates are set. */
+void reduce_set_adjacent(struct reduce *r, const struct shape *inner, uint32_t nouter, val first);
 struct reduce reduce_at_vector_element(const struct reduce *r, uint32_t n); /* the reduce at adjacent column n */
 /* Element i of each adjacent column, or of the only one; stores members of the prologue that other kernels read. */
 void reduce_vector_elements(const struct reduce *r, val i, val *x);

@@ -4,6 +4,16 @@
 #include "passes/lower/lower_reduce.h"
 #include <string.h>
 
+void reduce_set_adjacent(struct reduce *r, const struct shape *inner, uint32_t nouter, val first)
+{
+    struct kernel *k = r->w->k;
+    lower_unflatten(k, inner, first, r->kept_coord + nouter);
+    for (uint32_t n = 0; n < r->each; n++) {
+        memcpy(r->adjacent[n], r->kept_coord, nouter * sizeof(val));
+        lower_unflatten(k, inner, ix_add(k, first, k_int(k, n)), r->adjacent[n] + nouter);
+    }
+}
+
 /* The reduce at adjacent column n of the lane's columns. */
 struct reduce reduce_at_vector_element(const struct reduce *r, uint32_t n)
 {

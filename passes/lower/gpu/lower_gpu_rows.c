@@ -6,7 +6,6 @@
  * chunks, whose sums are a chain. */
 #include "lower_gpu.h"
 #include "passes/lower/lower_reduce.h"
-#include <string.h>
 
 static int64_t gpu_row_vector_width(const struct reduce *r)
 {
@@ -205,17 +204,6 @@ static val sum_of_parts(const struct reduce *r, uint32_t sums, int64_t parts, va
     return k_lane_reduce(k, r->fold, acc);
 }
 
-/* Sets the coordinates of results `first` .. of the inner axes, as many as r->each, or of the only one. */
-static void set_adjacent(struct reduce *r, const struct shape *inner, uint32_t nouter, val first)
-{
-    struct kernel *k = r->w->k;
-    lower_unflatten(k, inner, first, r->kept_coord + nouter);
-    for (uint32_t n = 0; n < r->each; n++) {
-        memcpy(r->adjacent[n], r->kept_coord, nouter * sizeof(val));
-        lower_unflatten(k, inner, ix_add(k, first, k_int(k, n)), r->adjacent[n] + nouter);
-    }
-}
-
 /* Folds each result's sum at index `at` + the result's number into acc, in lanes for which pred is true; 0: in all. */
 static void fold_part_sums(const struct reduce *r, uint32_t sums, val at, val pred, val *acc, int64_t each)
 {
@@ -282,7 +270,7 @@ void gpu_reduce_parts(struct reduce *r, uint32_t sums, int64_t parts, const stru
     k->extent += before;
     if (blocks) {
         lower_unflatten(k, outer, ix_div(k, p, blocks), r->kept_coord);
-        set_adjacent(r, inner, outer->rank, ix_scale(k, ix_mod(k, p, blocks), each));
+        reduce_set_adjacent(r, inner, outer->rank, ix_scale(k, ix_mod(k, p, blocks), each));
         w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, part_lanes(k)), 1);
         reduce_part_sums(r, sums, parts, ix_scale(k, p, each), each, acc);
         reduce_epilogues(r, acc);
