@@ -98,6 +98,22 @@ val k_loop(struct kernel *k, enum loop_kind kind, val lo, val hi, int64_t step)
     return v;
 }
 
+val k_loop_in_order(struct kernel *k, int64_t n)
+{
+    val v = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, n), 1);
+    if (v)
+        k->inst[v].rows = 1;
+    return v;
+}
+
+bool kernel_is_in_order(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].op == L_LOOP)
+            return k->inst[v].kind == LOOP_PARALLEL && k->inst[v].rows;
+    return false;
+}
+
 val k_if(struct kernel *k, val cond) { return k_inst(k, L_IF, KL_BOOL, cond, 0, 0, 0); }
 val k_carry(struct kernel *k, val init) { return k_inst(k, L_CARRY, k->inst[init].dtype, init, 0, 0, 0); }
 void k_next(struct kernel *k, val carry, val value) { k_inst(k, L_NEXT, k->inst[value].dtype, carry, value, 0, 0); }

@@ -36,8 +36,10 @@ static val inline_inst(struct kernel *into, struct linst i, struct inline_array 
         const struct inline_array *in = array[(uint32_t)i.imm], *out = array[i.imm >> 32];
         return k_bits(into, KL_BOOL, in->lbuf == out->lbuf && in->first == out->first);
     }
-    if (i.op == L_LOOP && i.kind == LOOP_PARALLEL)
+    if (i.op == L_LOOP && i.kind == LOOP_PARALLEL) {
         i.kind = LOOP_SERIAL;
+        i.rows = 0;
+    }
     if (i.op == L_LOAD || i.op == L_STORE) {
         const struct inline_array *a = array[i.imm];
         i.a = index_in(into, a, i.a);

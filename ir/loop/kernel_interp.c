@@ -116,7 +116,7 @@ static void end_loop(struct machine *m, struct thread *t, val v)
     if (__builtin_add_overflow((int64_t)w[VARIABLE], (int64_t)i->imm, &x) || x >= (int64_t)w[END])
         return;
     w[VARIABLE] = (uint64_t)x;
-    m->iteration += i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID;
+    m->iteration += i->kind == LOOP_GRID || (i->kind == LOOP_PARALLEL && !i->rows);
     t->pc = v + 1;
 }
 

@@ -225,7 +225,9 @@ static bool loop_rules(struct checker *c, val v)
         return kernel_verify_fail(c, v, "step is not positive");
     if (c->k->inst[i->a].varying || c->k->inst[i->b].varying)
         return kernel_verify_fail(c, v, "varying loop bounds");
-    if (i->rows && i->kind != LOOP_BLOCK)
+    if (i->kind == LOOP_PARALLEL && (i->rows > 1 || (i->rows && c->k->sched.grain)))
+        return kernel_verify_fail(c, v, "iterations in order that are shared out");
+    if (i->rows && i->kind != LOOP_BLOCK && i->kind != LOOP_PARALLEL)
         return kernel_verify_fail(c, v, "subgroups of what has no threads");
     switch (i->kind) {
     case LOOP_PARALLEL:

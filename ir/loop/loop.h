@@ -12,7 +12,8 @@
  *   loop vector    lo 0, hi a constant W of 1..64, on a GPU of 1..256: all W lanes at once; never nested in another
  *                  vector loop
  *   loop parallel  outermost, 0 to a constant; iterations are independent and are shared out among threads (the kernel
- *                  function gets begin and end)
+ *                  function gets begin and end). `in_order`: they run in order on one thread, in one call or several,
+ *                  and may load what earlier ones stored; scratch memory keeps its values from one to the next
  *   loop grid      the same on a GPU: iterations are blocks. It contains one block loop, and before it only
  *                  arithmetic and loads of inputs
  *   loop block     directly in a grid loop, 0 to a constant T of 1..1024: T threads. They run independently between
@@ -70,8 +71,8 @@ enum lop {
     /* imm: an input buffer, an output buffer << 32; a uniform bool: are they the same memory, because the program
      * updates a state in place?  Not in a grid loop */
     L_ALIAS,
-    /* a lo, b hi (i64, uniform), imm step > 0, kind; of a block rows: threads in a subgroup; value: the variable
-     * (i64) */
+    /* a lo, b hi (i64, uniform), imm step > 0, kind; rows: of a block, threads in a subgroup; of a parallel loop, 1:
+     * in order; value: the variable (i64) */
     L_LOOP,
     L_CARRY, /* a init                                                                   */
     L_NEXT,  /* a carry, b value                                                         */
@@ -264,6 +265,7 @@ val k_const(struct kernel *k, unsigned dtype, double v);
 val k_bits(struct kernel *k, unsigned dtype, uint64_t bits);
 val k_int(struct kernel *k, int64_t v);             /* i64 */
 val k_loop(struct kernel *k, enum loop_kind kind, val lo, val hi, int64_t step);
+val k_loop_in_order(struct kernel *k, int64_t n); /* parallel, 0 to n */
 val k_carry(struct kernel *k, val init);
 void k_next(struct kernel *k, val carry, val value);
 void k_end(struct kernel *k, val loop);
@@ -382,6 +384,7 @@ void kernels_free(struct kernels *k);
 /* false: *e is the rule that is broken, with the instruction (INTERNAL), or there is no memory. */
 bool kernel_check(const struct kernel *k, struct err *e);
 bool kernel_verify(const struct kernel *k, struct err *e); /* the same with the kernel's name in the text */
+bool kernel_is_in_order(const struct kernel *k);    /* are its iterations in order, on one thread? */
 int64_t kernel_extent(const struct kernel *k);      /* the value that k->extent must have: iterations of all phases */
 struct phase { val first, end; int64_t base, extent; }; /* instructions [first, end); base: its first iteration */
 /* the next phase; *p starts as zeroes; false: there are no more */

@@ -225,6 +225,11 @@ static bool parse_loop(struct kernel_reader *r, struct linst i, val *out)
                                 !lex_number(&r->l, MAX_SUBGROUP, "threads of a subgroup", &subgroup)))
         return false;
     i.rows = (uint16_t)subgroup;
+    if (i.kind == LOOP_PARALLEL && !subgroup && next_is(r, "in_order")) {
+        if (!lex_need_word(&r->l, "in_order"))
+            return false;
+        i.rows = 1;
+    }
     i.varying = inst_is_varying(r->k, &i);
     return open_scope(r, i, out);
 }

@@ -162,7 +162,9 @@ static void print_statement(const struct kernel_printer *p, val v)
         print_clause(p, "to", i->b);
         if (i->imm != 1)
             text_put(p->t, " step %" PRIu64, i->imm);
-        if (i->rows)
+        if (i->rows && i->kind == LOOP_PARALLEL)
+            text_put(p->t, " in_order");
+        else if (i->rows)
             text_put(p->t, " subgroups %u", i->rows);
         text_put(p->t, " {");
         return;

@@ -99,7 +99,10 @@ void plan_async_overwrites(struct program *p)
     p->calls = p->loops = false;
     for (uint32_t i = 0; i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
-        p->loops |= c->kind == CMD_REGION && i >= p->overwrites;
+        /* the program of a region has its kernels later; only the whole program's loops are asked for */
+        bool loop = c->kind == CMD_REGION ||
+                    (c->kind == CMD_KERNEL && p->kernel && kernel_is_in_order(p->kernel[c->kernel]));
+        p->loops |= loop && i >= p->overwrites;
         p->calls |= c->kind == CMD_CUSTOM && (!c->signal || i >= p->overwrites);
         p->calls |= c->kind == CMD_INTERP && custom_any(p->g);
         for (int k = 0; k < 2; k++)

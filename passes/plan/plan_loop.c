@@ -6,9 +6,12 @@
  * work is chosen.  What is the same in all iterations is computed before the loop.  The bits are those of the
  * body's kernels: no operation changes, and none changes its place.
  *
- * A run that is cancelled waits for the kernel, so it takes at most MAX_WORK instructions, a few tenths of a second.
- * Longer loops, and those whose kernels are shared out over threads, are commands of their own. */
+ * A run asks between kernels whether it is cancelled.  A loop of more than plan_loop_part_work instructions, which take
+ * a few tenths of a second, is cut into parts, the kernel's iterations in order, and a run asks between these, too.
+ * Loops whose kernels are shared out over threads are commands of their own. */
 #include "plan_loop.h"
+
+int64_t plan_loop_part_work = 1 << 28;
 
 /* ---- which loops ---- */
 
@@ -275,40 +278,75 @@ static void close_carries(struct loop_kernel *b, val loop)
             b->input[i].scalar[e] = k_out(b->k, b->input[i].scalar[e]);
 }
 
-/* Carried values as the caller has them; where they are during the loop. */
-static bool load_carried(struct loop_kernel *b)
+/* The first part begins with the carried values that the caller has, each other part with those that the part before
+ * has left in scratch memory. */
+static bool load_carried_of_part(struct loop_kernel *b, val part)
 {
-    for (uint32_t i = 0; i < b->n->attr.region.carried; i++) {
-        int64_t count = shape_count(&b->body->shape[b->body->input.v[i].shape]);
-        unsigned dtype = b->body->input.v[i].dtype;
-        if (!loop_array_outside(b, &b->first[i], i, 0, count) || !loop_array(b, &b->input[i], dtype, count))
+    struct kernel *k = b->k;
+    struct inline_array *to = b->scalars ? b->kept : b->input;
+    for (uint32_t i = 0; i < b->n->attr.region.carried && b->scalars; i++)
+        if (!loop_array_in_memory(b, &b->kept[i], b->first[i].dtype, b->first[i].count))
             return false;
-        for (int64_t e = 0; e < count && b->scalars; e++)
+    val first = k_if(k, k_prim(k, P_EQ, part, k_int(k, 0), 0));
+    for (uint32_t i = 0; i < b->n->attr.region.carried; i++)
+        inline_copy(k, &to[i], &b->first[i]);
+    k_end(k, first);
+    for (uint32_t i = 0; i < b->n->attr.region.carried && b->scalars; i++)
+        if (!loop_array_outside(b, &b->first[i], b->kept[i].lbuf, 0, b->kept[i].count))
+            return false;
+    return true;
+}
+
+/* Carried values as the caller has them; where they are during the loop. */
+static bool load_carried(struct loop_kernel *b, val part)
+{
+    uint32_t carried = b->n->attr.region.carried;
+    for (uint32_t i = 0; i < carried; i++) {
+        int64_t count = shape_count(&b->body->shape[b->body->input.v[i].shape]);
+        if (!loop_array_outside(b, &b->first[i], i, 0, count) ||
+            !loop_array(b, &b->input[i], b->body->input.v[i].dtype, count))
+            return false;
+    }
+    if (b->parts > 1 && !load_carried_of_part(b, part))
+        return false;
+    for (uint32_t i = 0; i < carried; i++) {
+        for (int64_t e = 0; e < b->first[i].count && b->scalars; e++)
             inline_load(b->k, &b->first[i], e);
-        if (!b->scalars)
+        if (!b->scalars && b->parts == 1)
             inline_copy(b->k, &b->input[i], &b->first[i]);
     }
     return true;
 }
 
-static void store_carried(struct loop_kernel *b)
+static void store_carried(struct loop_kernel *b, val part)
 {
+    struct kernel *k = b->k;
+    for (uint32_t i = 0; i < b->n->attr.region.carried && b->scalars && b->parts > 1; i++)
+        inline_copy(k, &b->kept[i], &b->input[i]);
+    val last = b->parts > 1 ? k_if(k, k_prim(k, P_EQ, part, k_int(k, b->parts - 1), 0)) : 0;
     for (uint32_t i = 0; i < b->n->attr.region.carried; i++) {
         struct inline_array to = {.lbuf = b->result[i] - 1, .count = b->input[i].count};
         if (b->result[i])
-            inline_copy(b->k, &to, &b->input[i]);
+            inline_copy(k, &to, &b->input[i]);
     }
+    if (last)
+        k_end(k, last);
 }
 
 static bool loop_emit(struct loop_kernel *b)
 {
     struct kernel *k = b->k;
     kernel_take_symbols(k, &b->p->root->p->placeholders);
-    val task = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, 1), 1);
-    val length = ix_size(k, kernel_length(k, b->n->attr.region.length));
-    if (!load_carried(b))
+    k->extent = b->parts;
+    val part = b->parts > 1 ? k_loop_in_order(k, b->parts) : k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, 1), 1);
+    val length = ix_size(k, kernel_length(k, b->n->attr.region.length)), first = k_int(k, 0), end = length;
+    if (!load_carried(b, part))
         return false;
-    val loop = k_loop(k, LOOP_SERIAL, k_int(k, 0), length, 1);
+    if (b->parts > 1) {
+        first = ix_scale(k, part, b->each);
+        end = ix_add(k, first, ix_min(k, ix_sub(k, length, first), b->each));
+    }
+    val loop = k_loop(k, LOOP_SERIAL, first, end, 1);
     open_carries(b);
     carries_in_place(b);
     val at = loop;
@@ -317,8 +355,8 @@ static bool loop_emit(struct loop_kernel *b)
     if (!open_iteration(b, at) || !loop_inline_region(b) || !close_iteration(b, at))
         return false;
     close_carries(b, loop);
-    store_carried(b);
-    k_end(k, task);
+    store_carried(b, part);
+    k_end(k, part);
     return kernel_hoist(k, loop);
 }
 
@@ -351,6 +389,7 @@ bool loop_begin(struct loop_kernel *b, const struct lowered *l, bool scalars)
     b->result = mem_arena_alloc(&b->mem, (b->nout + 1) * sizeof *b->result);
     b->input = mem_arena_alloc(&b->mem, (b->nin + 1) * sizeof *b->input);
     b->first = mem_arena_alloc(&b->mem, (b->nin + 1) * sizeof *b->first);
+    b->kept = mem_arena_alloc(&b->mem, (b->nin + 1) * sizeof *b->kept);
     b->yield = mem_arena_alloc(&b->mem, (b->nout + 1) * sizeof *b->yield);
     b->value = mem_arena_alloc(&b->mem, b->body->nnode * sizeof *b->value);
     if (!b->k || b->mem.failed)
@@ -401,25 +440,50 @@ static int64_t loop_work_of_all(const struct loop_kernel *b, int64_t work)
     return size_is_constant(length) ? work : loop_times_length(b, (double)work);
 }
 
+enum loop_form { LOOP_IN_MEMORY, LOOP_SCALARS, LOOP_LANES };
+
+/* NULL: it cannot be this form, or *p->e. */
+static struct kernel *loop_make(struct loop_kernel *b, const struct lowered *l, enum loop_form form)
+{
+    bool emitted = loop_begin(b, l, form == LOOP_SCALARS) && (form == LOOP_LANES ? loop_lanes_emit(b) : loop_emit(b));
+    return loop_finish(b, emitted, loop_times_length(b, loop_region_flops(b)));
+}
+
+/* The kernel in parts of at most plan_loop_part_work instructions, if it takes more; NULL: an iteration takes more. */
+static struct kernel *loop_divide(struct loop_kernel *b, const struct lowered *l, enum loop_form form, struct kernel *k,
+                                  int64_t work)
+{
+    int64_t all = loop_work_of_all(b, work), length = loop_times_length(b, 1);
+    if (all <= plan_loop_part_work)
+        return k;
+    kernel_free(k);
+    b->each = (int64_t)((double)length * plan_loop_part_work / (double)all);
+    if (form == LOOP_LANES || b->each < 1)
+        return NULL;
+    b->parts = (length + b->each - 1) / b->each;
+    k = loop_make(b, l, form);
+    b->parts = 1;
+    return k;
+}
+
 bool plan_loop(struct planner *p, uint32_t group, const struct program *sub)
 {
     struct lowered *l = &p->low[group];
     const struct node *n = &p->g->node[p->non_fusible[group]];
     struct loop_kernel b = {.p = p, .n = n, .body = sub->g, .sub = sub, .nin = node_nin(n),
-                            .nout = region_results(p->g, n)};
-    int64_t min = MAX_WORK;
-    enum { IN_MEMORY, SCALARS, LANES };
+                            .nout = region_results(p->g, n), .parts = 1};
+    int64_t min = INT64_MAX;
     if (n->op != OP_scan || !loop_region_fits(&b))
         return true;
-    for (int form = LANES; form >= IN_MEMORY && !p->e->code; form--) {
-        bool emitted = loop_begin(&b, l, form == SCALARS) && (form == LANES ? loop_lanes_emit(&b) : loop_emit(&b));
-        struct kernel *k = loop_finish(&b, emitted, loop_times_length(&b, loop_region_flops(&b)));
+    for (int form = LOOP_LANES; form >= LOOP_IN_MEMORY && !p->e->code; form--) {
+        struct kernel *k = loop_make(&b, l, (enum loop_form)form);
         int64_t work = k ? loop_work(&b, k) : 0;
-        if (!k || work >= min || loop_work_of_all(&b, work) > MAX_WORK ||
-            (form != IN_MEMORY && k->ninst > MAX_CODE)) {
+        if (!k || work >= min || (form != LOOP_IN_MEMORY && k->ninst > MAX_CODE)) {
             kernel_free(k);
             continue;
         }
+        if (!(k = loop_divide(&b, l, (enum loop_form)form, k, work)))
+            continue;
         min = work;
         kernel_free(l->k);
         l->k = k;

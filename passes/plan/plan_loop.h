@@ -5,7 +5,6 @@
 #include "plan.h"
 
 enum {
-    MAX_WORK = 1 << 28,           /* instructions of all iterations */
     MAX_CODE = 1 << 12,           /* instructions of an iteration without loops */
     MAX_BYTES = 64 << 10,         /* of arrays that only the kernel accesses, in scratch memory */
     MAX_ARENA_ARRAYS = 64,
@@ -19,10 +18,13 @@ struct loop_kernel {
     const struct program *sub;    /* its program */
     struct kernel *k;             /* being built */
     bool scalars;                 /* all loops are written out */
+    int64_t parts;                /* the loop is cut into so many parts of `each` iterations, which run in order */
+    int64_t each;
     struct mem_arena mem;
     uint32_t nin, nout, *result;  /* per result: its lbuf + 1; 0: nothing reads it */
     struct inline_array *input, *yield, *value; /* per operand, per yield, per node of the region */
-    struct inline_array *first;   /* per carried operand: as the caller has it */
+    struct inline_array *first;   /* per carried operand: as the caller has it, or the part before left it */
+    struct inline_array *kept;    /* per carried operand that is scalars: where a part leaves it for the next */
     int64_t bytes;                /* of arrays that only the kernel accesses */
     struct arena_array { int64_t offset; const struct inline_array *a; } arena[MAX_ARENA_ARRAYS]; /* by offset */
     uint32_t narena;

@@ -9,7 +9,8 @@
  * device with a driver gets the whole program before it starts, so a failure on the way drops all of it.  If its work
  * must start earlier, because parts of the program are on other devices, no state is written in place.
  *
- * A run that can be cancelled asks before each command, and at each iteration of a loop, whether it is to end.  From
+ * A run that can be cancelled asks before each command, at each iteration of a loop, and between the parts of a kernel
+ * that is a long loop, whether it is to end.  From
  * the first command that overwrites a state on it runs to its end; if there are loops from there on, which may take
  * long or not end, no state is written in place. */
 #include "ir/graph/custom.h"
@@ -111,6 +112,30 @@ static uint32_t times_of(const struct frame *f)
     return kernel && f->r->timed && f->r->timed[f->cmd->kernel] ? f->r->timed[f->cmd->kernel] : 1;
 }
 
+struct kernel_part {
+    struct frame *f;
+    int64_t iteration;
+};
+
+static void run_kernel_iteration(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)begin, (void)end;
+    const struct kernel_part *p = ctx;
+    executor_run_kernel(p->f, 0, p->iteration, p->iteration + 1, worker);
+}
+
+/* A kernel whose iterations are in order, which may take long: asks before each whether the run is cancelled. */
+static bool run_kernel_in_order(struct frame *f, struct err *e)
+{
+    struct kernel_part p = {.f = f};
+    int64_t n = f->p->kernel[f->cmd->kernel]->extent;
+    f->r->launches++;
+    f->r->barriers++;
+    for (; p.iteration < n && !cancellation_requested(f->r->cancel, e); p.iteration++)
+        pool_run(run_kernel_iteration, &p, 1, 0);
+    return p.iteration == n;
+}
+
 /* Runs f->cmd and the following kernels that need no barrier; *n: their number. */
 static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 {
@@ -132,6 +157,10 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
         return c.ok;
     }
     const struct command *c = f->cmd;
+    if (f->r->cancel && kernel_is_in_order(f->p->kernel[c->kernel])) {
+        *n = 1;
+        return run_kernel_in_order(f, e);
+    }
     /* a run that can be cancelled asks before each kernel */
     for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide && !f->r->cancel)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];

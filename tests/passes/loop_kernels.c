@@ -1,6 +1,9 @@
 /* Loops that are one kernel (passes/plan/plan_loop.c, plan_while.c): which are, and that all executors compute the same
  * bits, for carried values that swap, products, indices that are computed, loops in loops, and sizes around those of
- * vectors. */
+ * vectors.
+ *
+ * Argument: instructions of a part of a loop, so that the loops here are cut into parts as long ones are. */
+#include "passes/plan/plan.h"
 #include "tests/support/harness.h"
 
 enum { CARRIED = 2 };
@@ -247,11 +250,48 @@ static void coupled(struct graph *b, const ref *in, int64_t n)
     yield(b, in[0]);
 }
 
-/* Values up to a number of bytes are in scratch memory; a loop that takes long can be cancelled in it. */
+/* Has the program a kernel of several parts, that is not shared out? */
+static bool is_in_parts(const struct graph *g, const char *what)
+{
+    struct graph *h = graph_clone(g);
+    struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 2, .l1_bytes = 32 << 10};
+    struct err e = {0};
+    bool ok = passes_run(h, &(struct pass_options){.fuse = true, .verify = true}), parts = false;
+    struct program *p = ok ? program_plan(h, &caps, false, &e) : NULL;
+    if (check(p && program_check(p, &e), "%s: %s%s", what, h->err.msg, e.msg))
+        for (uint32_t i = 0; i < p->nkernel; i++)
+            parts |= p->kernel[i]->extent > 1 && kernel_is_in_order(p->kernel[i]) && !p->kernel[i]->sched.grain;
+    program_free(p);
+    graph_free(h);
+    return parts;
+}
+
+/* Every number of parts of 1 to 8 iterations, forwards and backwards: with a short last part, or with none. */
+static void parts(int64_t most)
+{
+    unsigned n = 0;
+    for (unsigned k = 0; k < sizeof bodies / sizeof *bodies; k++)
+        for (int64_t length = 1; length <= 8; length++) {
+            struct graph *g = make_loop(bodies[k].body, 3 + length % 2, length, length & 2);
+            struct values in = {0};
+            char what[64];
+            snprintf(what, sizeof what, "%s, %" PRId64 " times, parts of %" PRId64, bodies[k].name, length, most);
+            if (check(!g->err.code, "%s: %s", what, g->err.msg)) {
+                n += is_in_parts(g, what);
+                values_random(&rng, g, &g->input, true, &in);
+                agree_everywhere(g, &in, &(struct values){0}, NULL, what);
+                values_free(&in);
+            }
+            graph_free(g);
+        }
+    check(n >= 10, "%u loops are in parts", n);
+}
+
+/* Values up to a number of bytes are in scratch memory; a loop that takes long is still one kernel. */
 static void limits(void)
 {
     static const struct { int64_t n, length; int loops; } size[] = {
-        {1000, 10, 0}, {4000, 10, 0}, {6000, 10, 1}, {100000, 10, 1}, {16, 1 << 16, 0}, {16, 1 << 26, 1}};
+        {1000, 10, 0}, {4000, 10, 0}, {6000, 10, 1}, {100000, 10, 1}, {16, 1 << 16, 0}, {16, 1 << 26, 0}};
     for (unsigned i = 0; i < sizeof size / sizeof *size; i++) {
         struct graph *g = make_loop(coupled, size[i].n, size[i].length, false);
         int loops = loops_of(g, "limits");
@@ -261,8 +301,13 @@ static void limits(void)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) {
+        plan_loop_part_work = atoll(argv[1]);
+        parts(plan_loop_part_work);
+        return finish();
+    }
     every_body();
     whiles();
     lanes();

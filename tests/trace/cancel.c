@@ -3,6 +3,7 @@
  * succeeds; its values, and those of a further call, are then those of the same calls without any of this.
  *
  * Arguments: devices; without one ref and cpu. */
+#include "passes/plan/plan.h"
 #include "runtime/runtime.h"
 #include "tests/support/api_check.h"
 #include <kiln/train.h>
@@ -158,6 +159,24 @@ static kl_status loop_call(struct work *w)
     return kl_trace_end();
 }
 
+/* ---- a loop that is one kernel, cut into parts as if it took long, behind a state that is overwritten ---- */
+static kl_status coupled(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_add(kl_softmax(in[0], -1), in[1]);
+    return KL_OK;
+}
+
+static kl_status parts_call(struct work *w)
+{
+    kl_tensor sum;
+    kl_trace_begin("cancelled_parts");
+    kl_assign(w->state[2], kl_mul_scalar(w->state[2], 1.5));
+    kl_scan(coupled, NULL, IN, 1, &w->state[3], 1, &w->state[1], 0, false, &sum);
+    kl_assign(w->state[3], sum);
+    return kl_trace_end();
+}
+
 /* ---- values outside of traces: they stay to be computed ---- */
 static kl_status lazy_call(struct work *w)
 {
@@ -239,9 +258,11 @@ int main(int argc, char **argv)
         {.name = "train", .init = train_init, .call = train_call, .min_asked = 5, .repeated = true},
         {.name = "step", .init = train_init, .call = step_call, .min_asked = 5, .repeated = true},
         {.name = "loop", .init = loop_init, .call = loop_call, .min_asked = 6 + IN},
+        {.name = "parts", .init = loop_init, .call = parts_call, .min_asked = 6},
         {.name = "lazy", .init = lazy_init, .call = lazy_call, .min_asked = 5},
     };
     static const char *const usual[] = {"ref", "cpu"};
+    plan_loop_part_work = 200; /* some iterations of the loop `coupled` */
     for (int i = 0; i < (argc > 1 ? argc - 1 : 2); i++) {
         device_now = argc > 1 ? argv[i + 1] : usual[i];
         dev = kl_device_named(device_now);

@@ -238,7 +238,7 @@ static void emit_along(struct gpu_skinny *t)
     struct kernel *k = w->k;
     int64_t width = k->sched.width * t->each, full = d->size.k / width, tail = d->size.k % width;
     int64_t blocks = d->size.n / t->columns, sums = d->size.m * t->columns;
-    val sum[GPU_FEW_ROWS * MAX_COLUMNS], carry[GPU_FEW_ROWS * MAX_COLUMNS];
+    val sum[GPU_FEW_ROWS * MAX_COLUMNS], carry[GPU_FEW_ROWS * MAX_COLUMNS] = {0};
     k->extent = d->size.batch * blocks;
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     val n = ix_scale(k, ix_mod(k, p, blocks), t->columns);
