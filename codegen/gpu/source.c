@@ -27,6 +27,8 @@ static uint32_t source_widest_lanes(const struct kernel *k)
 /* Checks for instructions that cannot be emitted yet. */
 static bool source_is_supported(struct emitter *m)
 {
+    if (kernel_is_in_order(m->k))
+        return source_refuse(m, "its iterations run in order");
     for (val v = 1; v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
         if (source_elements(m, v) > MAX_THREAD_TILE)

@@ -143,7 +143,8 @@ static void add_file(struct kernel_set *s, const char *path, bool kernel)
         gpu_kernels_graph(s, g);
     else if (kernel && kernel_parse(text, len, NULL, &lower_families, &k, &e))
         for (uint32_t i = 0; i < k.n; i++)
-            if (!copies_panels(k.v[i])) /* only CUDA's text has them */
+            /* only CUDA's text has panels; iterations in order are for processors */
+            if (!copies_panels(k.v[i]) && !kernel_is_in_order(k.v[i]))
                 gpu_kernels_add(s, k.v[i]);
     kernels_free(&k);
     graph_free(g);
