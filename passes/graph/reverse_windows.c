@@ -4,7 +4,8 @@
  * larger than x by the number of elements of a window.  Where each position has a window (stride 1), the gradient of x
  * is itself a convolution, of dy with zeros around it and the flipped weights (Dumoulin and Visin 2016, "A guide to
  * convolution arithmetic", 4).  It is one product with its own order of additions, and again a product with windows, so
- * that second gradients are recognised, too. */
+ * that second gradients are recognised, too.  Windows that are rounded to a shorter float, as autocast does, are
+ * recognised likewise: the gradient is a product of these floats, rounded once. */
 #include "passes/passes.h"
 #include "reverse.h"
 #include <string.h>
@@ -59,6 +60,15 @@ static void find_pads(const struct graph *g, struct windowed *w)
     }
 }
 
+/* What r rounds to a shorter float, or r. */
+static ref before_rounding(const struct graph *g, ref r)
+{
+    const struct node *n = &g->node[r];
+    bool rounds = n->op == OP_cast && dtype_is_float(n->dtype) && dtype_is_float(g->node[n->in[0]].dtype) &&
+                  dtype_size(n->dtype) < dtype_size(g->node[n->in[0]].dtype);
+    return rounds ? n->in[0] : r;
+}
+
 static bool find_windows(const struct graph *g, const struct node *y, struct windowed *w)
 {
     const union attr *dims = &y->attr;
@@ -67,7 +77,7 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
         axis_get(dims->dot.con_a, 0) != 2 || axis_get(dims->dot.con_b, 0) != 2 || w->n < 1 || w->n > MAX_AXES ||
         node_shape(g, y->in[0])->rank != 3)
         return false;
-    ref r = y->in[1];
+    ref r = before_rounding(g, y->in[1]);
     int64_t elements = 1;
     for (uint32_t i = w->n; i-- > 0; elements *= w->size[i])
         if (!window_axis(g, r, BEFORE + i, &r, &w->size[i], &w->dilation[i]))
@@ -179,6 +189,11 @@ static bool is_only_path(const struct reverse *v, ref from, ref x)
     return true;
 }
 
+static ref cast_to(struct graph *g, ref r, unsigned dtype)
+{
+    return g->node[r].dtype == dtype ? r : n_cast(g, r, dtype);
+}
+
 bool reverse_windows(struct reverse *v, ref y, ref dy)
 {
     struct graph *g = v->t;
@@ -188,10 +203,12 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
         !windows_pay(g, &n, &w) || !is_only_path(v, n.in[1], w.x))
         return false;
     struct shape x = *node_shape(g, w.x);
-    ref a = flipped_weights(g, n.in[0], &w, x.dim[1] / node_shape(g, n.in[1])->dim[1]);
+    /* rounded behind the flip, they are stored as the product reads them: halves in pairs */
+    ref a = flipped_weights(g, before_rounding(g, n.in[0]), &w, x.dim[1] / node_shape(g, n.in[1])->dim[1]);
+    a = cast_to(g, a, g->node[n.in[0]].dtype);
     union attr dims = n.attr;
     dims.dot.lanes = 0, dims.dot.kblock = 0, dims.dot.pairs = 0; /* its order is that of its own length */
     ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w), &dims);
-    reverse_add(v, w.x, n_reshape(g, batch_first(g, dx), &x));
+    reverse_add(v, w.x, cast_to(g, n_reshape(g, batch_first(g, dx), &x), g->node[w.x].dtype));
     return true;
 }

@@ -347,6 +347,67 @@ static void gradients(void)
     kl_release(y), kl_release(loss), kl_release(a);
 }
 
+/* -1, 0 and 1, in an order that repeats along no axis. */
+static kl_tensor ones_and_zeros(int from, int rank, const int64_t *dims)
+{
+    float v[2048] = {0};
+    int64_t n = 1;
+    for (int i = 0; i < rank; i++)
+        n *= dims[i];
+    CHECK(n <= 2048);
+    for (int i = 0; i < n && i < 2048; i++)
+        v[i] = (float)((from + i * i + i / 7) % 3 - 1);
+    return kl_input(dev, KL_F32, rank, dims, v);
+}
+
+/* The gradients of a convolution of these numbers, of x and w, with all products in f32 or in `half`. */
+static void autocast_grads(const int64_t *d, const int64_t *stride, const int64_t *low, const int64_t *high,
+                           const int64_t *dilation, int groups, int half, kl_tensor g[2])
+{
+    kl_tensor x = ones_and_zeros(1, D(d[0], d[1], d[2], d[3]));
+    kl_tensor w = ones_and_zeros(2, D(d[4], d[1] / groups, d[5], d[6])), in[2] = {x, w};
+    kl_requires_grad(x);
+    kl_requires_grad(w);
+    if (half >= 0)
+        kl_autocast_begin((kl_dtype)half);
+    kl_tensor y = kl_conv(x, w, kl_none, stride, low, high, dilation, groups);
+    if (half >= 0)
+        kl_autocast_end();
+    int64_t shape[KL_MAX_RANK];
+    int rank = kl_shape(y, shape);
+    CHECK(half < 0 || kl_dtype_of(y) == (kl_dtype)half);
+    kl_grads(kl_sum_all(kl_mul(kl_cast(y, KL_F32), ones_and_zeros(3, rank, shape))), 2, in, g);
+}
+
+/* Numbers of which halves hold all sums: gradients through autocast are those of f32, to the bit. */
+static void autocast(void)
+{
+    static const struct { int64_t dims[7], stride[2], low[2], high[2], dilation[2]; int groups; } each[] = {
+        {{2, 3, 6, 7, 4, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1},   /* N, channels, rows, columns, filters, window */
+        {{1, 4, 9, 5, 4, 3, 2}, {1, 1}, {1, 0}, {0, 1}, {1, 2}, 2},   /* odd windows, dilated, groups */
+        {{2, 5, 5, 17, 3, 1, 4}, {1, 1}, {0, 0}, {0, 0}, {1, 1}, 1},  /* no zeros around x */
+        {{1, 2, 7, 7, 4, 3, 3}, {2, 1}, {1, 1}, {1, 1}, {1, 1}, 1},   /* not every position has a window */
+        {{2, 2, 4, 4, 2, 2, 2}, {1, 1}, {3, 2}, {2, 3}, {1, 1}, 1},   /* more zeros than a window reaches */
+        {{1, 6, 5, 5, 6, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 6}};  /* depthwise */
+    for (unsigned i = 0; i < sizeof each / sizeof *each; i++)
+        for (int half = 0; half < 2; half++) {
+            kl_tensor exact[2], got[2];
+            kl_scope_begin();
+            autocast_grads(each[i].dims, each[i].stride, each[i].low, each[i].high, each[i].dilation, each[i].groups,
+                           -1, exact);
+            autocast_grads(each[i].dims, each[i].stride, each[i].low, each[i].high, each[i].dilation, each[i].groups,
+                           half ? KL_F16 : KL_BF16, got);
+            for (int k = 0; k < 2; k++) {
+                double *want = values_of(exact[k]);
+                CHECK(kl_dtype_of(got[k]) == KL_F32);
+                if (CHECK(want))
+                    NEAR(got[k], (int)kl_numel(exact[k]), want, 0);
+                free(want);
+            }
+            OK(kl_scope_end());
+        }
+}
+
 /* ---- misuse ---- */
 
 #define REFUSED(call, code, text) refused(call, code, text, __LINE__)
@@ -451,6 +512,7 @@ static void test(kl_device d)
     }
     defaults();
     halves();
+    autocast();
     gradients();
     if (!strcmp(device_now, "cpu"))
         gradient_kernels();
