@@ -45,6 +45,17 @@ static struct fourier_pair matrix_times(struct fourier_pair w, struct fourier_pa
     return r;
 }
 
+/* x [B, r] times a symmetric matrix [r, r]: all rows by one product. */
+static struct fourier_pair times_matrix(struct fourier_pair x, struct fourier_pair w)
+{
+    struct fourier_pair r = {kl_matmul(x.re, w.re), kl_matmul(x.re, w.im)};
+    if (x.im.id) {
+        r.re = kl_sub(r.re, kl_matmul(x.im, w.im));
+        r.im = kl_add(r.im, kl_matmul(x.im, w.re));
+    }
+    return r;
+}
+
 static struct fourier_pair each_part(struct fourier_pair x, int rank, const int64_t *dims)
 {
     x.re = kl_reshape(x.re, rank, dims);
@@ -95,11 +106,8 @@ static struct fourier_pair fourier_transform(const struct fourier *f, struct fou
         r--;
     if (r == 1 && n > DIRECT_MAX)
         return fourier_bluestein(f, x, B, n);
-    if (r == 1 || r == n) { /* elements j as the columns of a matrix */
-        struct fourier_pair w = root_powers(f, n, n, n), y;
-        y = matrix_times(w, each_part(x, 3, (int64_t[]){B, n, 1}));
-        return each_part(y, 2, (int64_t[]){B, n});
-    }
+    if (r == 1 || r == n)
+        return times_matrix(x, root_powers(f, n, n, n));
     /* element j1 m + j2 of x, k1 + r k2 of the result */
     int64_t m = n / r;
     x = matrix_times(root_powers(f, r, r, r), each_part(x, 3, (int64_t[]){B, r, m}));
