@@ -204,6 +204,44 @@ static kl_tensor transposed_filters(const struct conv *c, kl_tensor w, const str
     return reshape_to(c->op, record(&flip), &flat);
 }
 
+/* Where windows do not overlap, size and stride being equal and no padding cut off, an element of x is a block of the
+ * result by itself: a product for each of its places, and no zeros to multiply. */
+static bool are_blocks(const struct window_lengths *win)
+{
+    bool blocks = true;
+    for (uint32_t i = 0; i < win->n; i++)
+        blocks &= win->size[i] == win->stride[i] && (win->dilation[i] == 1 || win->size[i] == 1) && !win->low[i] &&
+                  !win->high[i];
+    return blocks;
+}
+
+/* sx: of x; count: lengths of the result */
+static kl_tensor conv_blocks(const struct conv *c, kl_tensor x, kl_tensor w, const struct shape *sx,
+                             struct window_lengths win, const int64_t *count)
+{
+    struct conv each = *c;
+    uint8_t perm[KL_MAX_RANK] = {0, 2, 1};
+    struct shape s = {.rank = 2 + 2 * win.n, .dim = {c->batch, c->groups * c->filters}};
+    struct shape out = {.rank = 2 + win.n, .dim = {c->batch, c->groups * c->filters}};
+    for (uint32_t i = 0; i < win.n; i++) {
+        each.filters *= win.size[i];
+        s.dim[2 + i] = win.size[i];
+        s.dim[2 + win.n + i] = sx->dim[2 + i];
+        out.dim[2 + i] = count[i];
+        win.size[i] = win.stride[i] = win.dilation[i] = 1;
+        win.padded[i] = win.count[i] = sx->dim[2 + i];
+    }
+    struct shape flat = {.rank = 3, .dim = {c->groups, c->depth, each.filters}};
+    w = permute_to(c->op, reshape_to(c->op, w, &flat), 3, perm);
+    kl_tensor y = reshape_to(c->op, conv_product(&each, x, w, &win), &s);
+    perm[1] = 1;
+    for (uint32_t i = 0; i < win.n; i++) { /* [batch, filters, K..., L...] as [batch, filters, L, K, ..] */
+        perm[2 + 2 * i] = (uint8_t)(2 + win.n + i);
+        perm[3 + 2 * i] = (uint8_t)(2 + i);
+    }
+    return reshape_to(c->op, permute_to(c->op, y, s.rank, perm), &out);
+}
+
 /* A convolution of stride 1 over x with stride - 1 zeros between its elements and (K - 1) dilation around them, less
  * what is cut off (Dumoulin and Visin 2016, "A guide to convolution arithmetic", 4.6). */
 kl_tensor kl_conv_transpose(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride,
@@ -219,6 +257,7 @@ kl_tensor kl_conv_transpose(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t
     uint32_t n = vx.shape.rank - 2;
     if (!windows_of(t, op, n, &vw.shape.dim[2], stride ? stride : ones, pad_low, pad_high, dilation, &win))
         return op_failed();
+    bool blocks = are_blocks(&win);
     for (uint32_t i = 0; i < n; i++) {
         int64_t span, *to = &win.padded[i];
         bool fits = length_add(t, vx.shape.dim[2 + i], 1, -1, to) &&
@@ -235,6 +274,8 @@ kl_tensor kl_conv_transpose(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t
     if (!(t = checked_begin(op)))
         return op_failed();
     struct conv c = {op, vx.shape.dim[0], groups, vx.shape.dim[1] / groups, vw.shape.dim[1]};
+    if (blocks)
+        return compose_end(t, add_bias(op, conv_blocks(&c, x, w, &vx.shape, win, win.count), b, c.filters * groups, n));
     kl_tensor zero = const_like(&vx, 0);
     for (uint32_t i = 0; i < n; i++) {
         x = pad_axis(op, x, 2 + i, win.padded[i], win.low[i], win.high[i], win.stride[i] - 1, zero);
