@@ -172,6 +172,21 @@ static int64_t run_lanes(const struct tiling *t)
     return pays ? half : lanes;
 }
 
+/* Columns of a tile of few rows, at least `columns`: each sum is a chain of multiply-adds, of which the processor
+ * computes several at a time.  A depthwise convolution 7x7 of 96 images of 32x48, one row for each image, takes 0.55 of
+ * the time with tiles of four vectors. */
+static int64_t columns_of_few_rows(const struct tiling *t, int64_t columns)
+{
+    enum { CHAINS = 4, MAX_COLUMNS = 64 };
+    const struct dot *d = t->d;
+    int64_t lanes = tile_lanes(d, t->caps), of_run = t->run < d->size.n ? t->run : d->size.n;
+    if (t->caps->is_gpu || d->panels || d->unit > 1 || d->symbolic_n)
+        return columns;
+    while (d->size.m * columns / lanes < CHAINS && 2 * columns <= MAX_COLUMNS && columns < of_run)
+        columns *= 2;
+    return columns;
+}
+
 /* A tile's rows and columns. */
 static void choose_tile(const struct tiling *t, uint16_t *mr, uint16_t *nr)
 {
@@ -181,7 +196,7 @@ static void choose_tile(const struct tiling *t, uint16_t *mr, uint16_t *nr)
     /* the lanes of a GPU are threads, and none should be without a column */
     while (t->caps->is_gpu && columns > 1 && columns / 2 >= d->size.n)
         columns /= 2;
-    *nr = (uint16_t)columns;
+    *nr = (uint16_t)columns_of_few_rows(t, columns);
     *mr = (uint16_t)tile_rows(d, cached < max ? cached : max);
 }
 
