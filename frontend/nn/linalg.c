@@ -98,11 +98,14 @@ static kl_tensor small_store(const struct small_matrix *w, const struct matrices
     return kl_reshape(kl_stack(w->n * columns, all, 1), 3, (int64_t[]){x->B, w->n, columns});
 }
 
+/* c - a b, rounded once */
+static kl_tensor minus_product(kl_tensor c, kl_tensor a, kl_tensor b) { return kl_fma(kl_neg(a), b, c); }
+
 /* w[i][k] - factor w[j][k], for columns from `first` on */
 static void small_subtract(struct small_matrix *w, int64_t i, kl_tensor factor, int64_t j, int64_t first)
 {
     for (int64_t k = first; k < w->columns; k++)
-        w->of[i][k] = kl_sub(w->of[i][k], kl_mul(factor, w->of[j][k]));
+        w->of[i][k] = minus_product(w->of[i][k], factor, w->of[j][k]);
 }
 
 /* Exchanges row j and the row behind it in which column j is largest, if it is larger.  Whether that happened. */
@@ -135,9 +138,9 @@ static void small_eliminate(struct small_matrix *w, kl_tensor *sign)
         kl_tensor moved = small_pivot(w, j), pivot = w->of[j][j];
         if (sign)
             *sign = kl_where(moved, kl_neg(*sign), *sign);
-        pivot = kl_where(kl_eq(pivot, same_number(pivot, 0)), same_number(pivot, 1), pivot);
+        kl_tensor none = kl_eq(pivot, same_number(pivot, 0)); /* zeros below, too */
         for (int64_t i = j + 1; i < w->n; i++)
-            small_subtract(w, i, kl_div(w->of[i][j], pivot), j, j + 1);
+            small_subtract(w, i, kl_where(none, w->of[i][j], kl_div(w->of[i][j], pivot)), j, j + 1);
     }
 }
 
@@ -163,7 +166,7 @@ static void small_cholesky(struct small_matrix *w, kl_tensor zero)
             w->of[i][j] = i < j ? zero : kl_div(w->of[i][j], d);
         for (int64_t i = j + 1; i < w->n; i++)
             for (int64_t k = j + 1; k <= i; k++)
-                w->of[i][k] = kl_sub(w->of[i][k], kl_mul(w->of[i][j], w->of[k][j]));
+                w->of[i][k] = minus_product(w->of[i][k], w->of[i][j], w->of[k][j]);
     }
 }
 
@@ -180,7 +183,7 @@ static kl_status substitute_column(void *ctx, const kl_tensor *in, int64_t nin, 
     kl_tensor rows = kl_arange(x->device, KL_I32, x->n), zero = same_number(column, 0);
     kl_tensor to_go = x->upper != x->transposed ? kl_lt(rows, j) : kl_gt(rows, j);
     column = kl_unsqueeze(kl_where(to_go, column, zero), -1); /* [B, n, 1] */
-    out[0] = kl_sub(rest, kl_mul(column, kl_unsqueeze(row, 1)));
+    out[0] = minus_product(rest, column, kl_unsqueeze(row, 1));
     out[1] = row;
     return KL_OK;
 }
@@ -254,7 +257,7 @@ static kl_status cholesky_column(void *ctx, const kl_tensor *in, int64_t nin, kl
     kl_tensor j = kl_reshape(in[1], 1, (int64_t[]){1}), column = kl_squeeze(kl_take(in[0], 2, j), 2); /* [B, n] */
     kl_tensor d = kl_sqrt(kl_take(column, 1, j)), rows = kl_arange(x->device, KL_I32, x->n);
     column = kl_where(kl_ge(rows, in[1]), kl_div(column, d), same_number(column, 0));
-    out[0] = kl_sub(in[0], kl_mul(kl_unsqueeze(column, 2), kl_unsqueeze(column, 1)));
+    out[0] = minus_product(in[0], kl_unsqueeze(column, 2), kl_unsqueeze(column, 1));
     out[1] = column;
     return KL_OK;
 }
@@ -325,7 +328,7 @@ static kl_status eliminate_column(void *ctx, const kl_tensor *in, int64_t nin, k
     kl_tensor divisor = kl_where(kl_eq(pivot, zero), same_number(w, 1), pivot); /* of zeros below, too */
     kl_tensor factor = kl_div(kl_take(w, 2, at), divisor), below = kl_unsqueeze(kl_gt(rows, j), -1);
     factor = kl_where(below, factor, zero); /* [B, n, 1] */
-    out[0] = kl_sub(w, kl_mul(factor, row_p));
+    out[0] = minus_product(w, factor, row_p);
     out[1] = kl_where(kl_eq(p, j), in[1], kl_neg(in[1]));
     out[2] = kl_reshape(pivot, 1, (int64_t[]){x->B});
     return KL_OK;
