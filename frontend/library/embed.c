@@ -62,6 +62,31 @@ kl_status kl_set_pool(const kl_pool *pool)
     return KL_OK;
 }
 
+struct parallel_loop { kl_parallel_fn *part; void *ctx; };
+
+static void run_parallel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
+{
+    const struct parallel_loop *loop = ctx;
+    (void)part, (void)worker;
+    loop->part(loop->ctx, begin, end);
+}
+
+kl_status kl_parallel(int64_t n, int64_t grain, kl_parallel_fn *part, void *ctx)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (n < 0 || grain < 1 || !part)
+        return report(t, KL_ERR_ARGUMENT, !part ? "parallel: part is NULL"
+                                                : "parallel: %lld iterations, at least %lld a thread",
+                      (long long)n, (long long)grain);
+    struct parallel_loop loop = {part, ctx};
+    const struct pool_part all = {.extent = n, .grain = grain, .movable = true};
+    if (n)
+        pool_run_parts(run_parallel, &loop, &all, 1, POOL_MAX_THREADS);
+    return KL_OK;
+}
+
 kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level min)
 {
     struct thread *t = thread_self();

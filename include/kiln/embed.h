@@ -66,6 +66,12 @@ KL_API_AT kl_tensor kl_wrap_device(kl_device device, kl_dtype dtype, int rank, c
  * [errors ARGUMENT] */
 KL_API kl_status kl_set_pool(const kl_pool *pool);
 
+/* A program's own loop on the threads that run kernels, Kiln's or the host's: calls part(ctx, begin, end) for ranges
+ * that make up 0 .. n, in any order, concurrently or not, and returns when all have returned.  A thread gets at least
+ * `grain` iterations where there are so many.  part must not call Kiln.  [errors ARGUMENT] */
+typedef void kl_parallel_fn(void *ctx, int64_t begin, int64_t end);
+KL_API kl_status kl_parallel(int64_t n, int64_t grain, kl_parallel_fn *part, void *ctx);
+
 /* ---- cancelling ----
  *
  *     static kl_cancel_token *stop;

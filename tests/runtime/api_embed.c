@@ -135,6 +135,49 @@ static void test_pool(kl_device dev)
     kl_release(a), kl_release(b), kl_release(c);
 }
 
+/* ---- loops of the program's own ---- */
+
+static atomic_int loop_calls;
+static void count_each(void *ctx, int64_t begin, int64_t end)
+{
+    atomic_fetch_add(&loop_calls, 1);
+    for (int64_t i = begin; i < end; i++)
+        ((uint8_t *)ctx)[i]++;
+}
+
+static bool each_is(const uint8_t *v, int64_t n, uint8_t value)
+{
+    int64_t right = 0;
+    while (right < n && v[right] == value)
+        right++;
+    return right == n;
+}
+
+static void test_loops(void)
+{
+    enum { MANY = 100003 };
+    static uint8_t v[MANY];
+    struct host h = {.limit = 3};
+    memset(v, 0, sizeof v);
+    atomic_store(&loop_calls, 0);
+    OK(kl_set_option("threads", 2));
+    OK(kl_parallel(MANY, 1, count_each, v));
+    CHECK(each_is(v, MANY, 1) && atomic_load(&loop_calls) > 1);
+    OK(kl_set_option("threads", 0));
+    OK(kl_set_pool(&(kl_pool){host_run, 3, &h}));
+    OK(kl_parallel(MANY, 1000, count_each, v));
+    CHECK(each_is(v, MANY, 2) && atomic_load(&h.runs) == 1 && atomic_load(&h.parts) == 3 && !atomic_load(&h.wrong));
+    atomic_store(&loop_calls, 0);
+    OK(kl_parallel(MANY, MANY, count_each, v)); /* not worth two threads */
+    CHECK(each_is(v, MANY, 3) && atomic_load(&h.runs) == 1 && atomic_load(&loop_calls) >= 1);
+    OK(kl_set_pool(NULL));
+    OK(kl_parallel(0, 1, count_each, NULL));
+    FAILS(kl_parallel(-1, 1, count_each, v), KL_ERR_ARGUMENT, "parallel: -1 iterations");
+    FAILS(kl_parallel(1, 0, count_each, v), KL_ERR_ARGUMENT, "at least 0 a thread");
+    FAILS(kl_parallel(1, 1, NULL, v), KL_ERR_ARGUMENT, "part is NULL");
+    CHECK(each_is(v, MANY, 3));
+}
+
 /* ---- the log ---- */
 
 struct messages { pthread_mutex_t lock; int n[KL_LOG_NONE], lines; char text[1 << 16]; };
@@ -393,6 +436,7 @@ static void test_all(kl_device dev)
 {
     test_log(dev);
     test_pool(dev);
+    test_loops();
     test_limit(dev);
     test_threads(dev);
 #if !defined(KILN_ASAN)
