@@ -1,7 +1,9 @@
 /* A Llama of 1.24 billion random parameters (the shape of Llama 3.2 1B) beside llama.cpp, in alternation, on one and on
  * two threads: a prompt of 256 tokens, one token more behind it, and one token of each of 16 sequences at once, with
  * weights of each type, and activations of 8 bits beside those of blocks.  A row's baseline is llama.cpp, its ratio
- * that one's time over Kiln's; its limit is reading the weights once at the speed of memory.
+ * that one's time over Kiln's; its limit is reading the weights once at the speed of memory.  Then, for the cases
+ * start-TYPE, what a new process takes from opening the file to the first token, with the steps of a prompt and of a
+ * token compiled, or found in the cache of kernels.
  *
  * It writes its models, GGUF files, into the folder that KILN_TEST_LLM names (6 GB).  llama.cpp runs in a process of
  * its own, by the Python that KILN_TEST_PYTHON names (llm_turns.py); `./run bench llm` installs it into
@@ -10,8 +12,10 @@
 #include "bench/bench.h"
 #include "bench/peers/peer.h"
 #include "examples/llm/llm.h"
+#include <ftw.h>
 #include <math.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -190,17 +194,21 @@ static void run_close(struct run *r)
     llm_close(&r->m);
 }
 
-static bool run_open(struct run *r, kl_device device, const char *path)
+/* With a cache of one sequence. */
+static bool open_model(struct run *r, kl_device device, const char *path)
 {
     *r = (struct run){0};
     if (!llm_open(&r->m, device, path, true))
         return false;
     for (int i = 0; i < PROMPT; i++)
         r->ids[i] = (int32_t)((i * 7919 + 13) % r->m.vocabulary);
-    if (!llm_cache_init(&r->cache[0], &r->m, 1, PROMPT + TOKENS, "f16") ||
-        !llm_cache_init(&r->cache[1], &r->m, SEQUENCES, BEFORE + TOKENS, "f16"))
-        return false;
-    bool ok = true;
+    return llm_cache_init(&r->cache[0], &r->m, 1, PROMPT + TOKENS, "f16");
+}
+
+static bool run_open(struct run *r, kl_device device, const char *path)
+{
+    bool ok = open_model(r, device, path) &&
+              llm_cache_init(&r->cache[1], &r->m, SEQUENCES, BEFORE + TOKENS, "f16");
     for (int w = 0; w < WORKS && ok; w++)
         ok = (r->step[w] = record_step(r, w)) != NULL;
     ok = ok && run_step(r, WHOLE_PROMPT) && run_step(r, TOKEN);
@@ -305,9 +313,76 @@ static bool measure_type(struct bench *b, kl_device device, const char *type, in
     return ok;
 }
 
+/* ---- the start of a process ---- */
+
+/* In a process of its own: for a line of its input, opens the model, records the steps of a prompt and of a token and
+ * computes a token.  Prints the seconds, and its resident bytes less those of the file. */
+static int start_here(const char *path, int threads)
+{
+    char line[8];
+    struct run r;
+    struct rusage use;
+    struct stat file;
+    kl_set_option("threads", threads);
+    if (!fgets(line, sizeof line, stdin) || stat(path, &file))
+        return 1;
+    double start = measure_now();
+    if (!open_model(&r, kl_device_cpu(), path) || !(r.step[WHOLE_PROMPT] = record_step(&r, WHOLE_PROMPT)) ||
+        !(r.step[TOKEN] = record_step(&r, TOKEN)) || !run_step(&r, TOKEN))
+        return 1;
+    double took = measure_now() - start;
+    getrusage(RUSAGE_SELF, &use);
+    printf("%.9f %.0f\n", took, (double)use.ru_maxrss * 1024 - (double)file.st_size);
+    fflush(stdout);
+    run_close(&r);
+    return 0;
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+/* The first process finds an empty folder of kernels, those after it a full one. */
+static bool measure_start(struct bench *b, const char *name, const char *type, int threads)
+{
+    char folder[] = "/tmp/kiln-bench-llm-XXXXXX", path[512], self[512], count[12], line[64];
+    struct samples cold = {0}, warm = {0};
+    double most = 0;
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n < 0 || !model_path(b, type, path) || !mkdtemp(folder))
+        return false;
+    self[n] = 0;
+    snprintf(count, sizeof count, "%d", threads);
+    setenv("KILN_CACHE_DIR", folder, 1);
+    bool ok = true;
+    for (int i = 0, rounds = 1 + bench_rounds(b, ROUNDS); i < rounds && ok; i++) {
+        struct peer p;
+        peer_start(&p, threads, NULL, (char *[]){self, "--start", path, count, NULL});
+        char *end = line;
+        double took = peer_ask(&p, line, sizeof line, "go") ? strtod(line, &end) : -1, bytes = strtod(end, NULL);
+        peer_end(&p);
+        ok = took > 0;
+        samples_add(i ? &warm : &cold, took);
+        most = bytes > most ? bytes : most;
+    }
+    unsetenv("KILN_CACHE_DIR");
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    if (!ok)
+        return false;
+    bench_add(b, name, "cold", threads, &cold, "us", 0, 3e6);
+    bench_add(b, name, "warm", threads, &warm, "us", 0, 1e6);
+    fprintf(stderr, "bench_llm: %s on %d threads: at most %.0f MB resident beside those of the file\n", name, threads,
+            most / 1e6);
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     static struct bench b;
+    if (argc == 4 && !strcmp(argv[1], "--start"))
+        return start_here(argv[2], atoi(argv[3]));
     if (!bench_open(&b, "llm", argc, argv))
         return b.status;
     kl_device device = bench_device(&b);
@@ -318,6 +393,13 @@ int main(int argc, char **argv)
             kl_set_option("threads", threads);
             if (!measure_type(&b, device, types[i], threads))
                 return bench_fail(&b, types[i]);
+        }
+    for (int threads = 1; threads <= 2; threads++)
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "start-%s", types[i]);
+            if (bench_wants(&b, name) && !measure_start(&b, name, types[i], threads))
+                return bench_fail(&b, name);
         }
     return bench_close(&b);
 }
