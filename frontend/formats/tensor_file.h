@@ -164,6 +164,7 @@ enum blocks_scales { SCALES_NONE, SCALES_F16, SCALES_BF16, SCALES_F16_MINIMUM, S
 enum { BLOCKS_MAX = 256, SUB_BLOCKS_MAX = 16 };
 struct blocks_parts {
     uint8_t q[BLOCKS_MAX];        /* i8; of KL_Q_I4 and KL_Q_U4 two in a byte, the first in its low half */
+    uint8_t more[2][BLOCKS_MAX / 4]; /* of KL_Q_I6: its other arrays */
     int8_t scale[SUB_BLOCKS_MAX];
     uint8_t minimum[SUB_BLOCKS_MAX];
     uint8_t d[2], m[2];           /* bits of the scale and the minimum (of the block), the lower byte first */
@@ -177,6 +178,8 @@ struct blocks_kind {
     enum blocks_scales scales;
 };
 const struct blocks_kind *blocks_kind_of(enum file_blocks kind); /* not of BLOCKS_NONE */
+/* Makes integers in bytes, -32 to 31, those of KL_Q_I6, its first array in q. */
+void blocks_pack_six(struct blocks_parts *parts);
 /* n blocks as f32. */
 void blocks_decode(enum file_blocks kind, size_t n, const uint8_t *from, float *to);
 

@@ -11,7 +11,7 @@ const struct op_kernel *layer_kernel(unsigned layer); /* of all ops of ops.def; 
 bool wrapper_refuse(const struct entry *x, const char *what, struct err *e);
 void wrapper_release(struct entry *x); /* its parts, as kl_release does */
 void wrapper_end(struct entry *x, enum death how); /* of any entry: its parts, outside of traces; needs the lock then */
-enum { WRAPPER_PARTS = 6 };
+enum { WRAPPER_PARTS = 8 };
 bool wrapper_parts(kl_tensor h, kl_tensor part[WRAPPER_PARTS], uint32_t *n); /* false: it is no wrapper */
 unsigned wrapper_grad_parts(kl_tensor h);         /* of a wrapper: bit i: part i has a gradient */
 bool wrapper_same_kind(kl_tensor a, kl_tensor b); /* equal except for their parts */

@@ -65,7 +65,7 @@ KL_API_AT kl_tensor kl_angle(kl_tensor a); /* of the number in -pi .. pi; floats
  *   product of floats;
  * - views leave the integers what they are, and their scales follow: where an axis with scales is not kept whole, or
  *   blocks are cut, shorter blocks have copies of them. KL_Q_I4 becomes KL_Q_I8, with the same integers, where it is
- *   transposed or its last axis becomes odd;
+ *   transposed or its last axis becomes odd, KL_Q_I6 always;
  * - rows taken by indices (kl_take, kl_embedding) are a plain tensor, of which only those rows are computed; where
  *   one scale is for all, they keep it;
  * - elementwise ops compute in floats and quantize the result in the way of the first quantized operand, its scale from
@@ -76,8 +76,9 @@ KL_API_AT kl_tensor kl_angle(kl_tensor a); /* of the number in -pi .. pi; floats
  * saturated.  The tensor itself has no gradient. */
 
 /* -128..127 or -8..7, symmetric where the scale comes from the data: zero point 0; 0..255 with a zero point; 0..15, of
- * integers that are there (kl_quantized, kl_quantized_with), two in a byte as of KL_Q_I4. */
-typedef enum kl_qtype { KL_Q_I8, KL_Q_U8, KL_Q_I4, KL_Q_U4 } kl_qtype;
+ * integers that are there (kl_quantized, kl_quantized_with), two in a byte as of KL_Q_I4; -32..31, of such, in
+ * three arrays (kl_quantized_with). */
+typedef enum kl_qtype { KL_Q_I8, KL_Q_U8, KL_Q_I4, KL_Q_U4, KL_Q_I6 } kl_qtype;
 /* Which elements share a scale: all; with per_axis those of each slice of `axis`; with block > 0 those of each run of
  * so many along `axis` (it divides the length), for each place in the other axes.  axis may be negative. */
 typedef struct kl_qscheme {
@@ -100,7 +101,11 @@ KL_API_AT kl_tensor kl_quantized(kl_tensor integers, kl_qscheme scheme, kl_tenso
  * with s = scale * super_scale and m = minimum * super_minimum, all computed in KL_F32.  Scale and minimum, in the
  * shape of the scales, and those of super-blocks, shorter along the scheme's axis by a whole factor, have any number
  * dtype.
- * Their order as parts of the tensor: integers, scale, zero point, minimum, super_scale, super_minimum.
+ * Their order as parts of the tensor: integers, scale, zero point, minimum, super_scale, super_minimum, second, third.
+ *
+ * second, third: of KL_Q_I6, 16 integers q + 32 in four bytes of `integers` and four of each of these two, KL_U8, all
+ * with a fourth of the tensor's last axis, which 16 divides.  The lower six bits of the bytes are the first four
+ * integers, the next four and the next; the upper two bits are the last four, their lowest bits in `integers`.
  *
  * interleaved: the parts of a matrix [N, K] with blocks along K lie as products of quantized operands read them on
  * processors.  16 rows alternate, 4 bytes of each: integers [N/16, bytes/4, 16, 4], where bytes are those of a row; or
@@ -108,6 +113,7 @@ KL_API_AT kl_tensor kl_quantized(kl_tensor integers, kl_qscheme scheme, kl_tenso
 typedef struct kl_quantized_options {
     kl_tensor zero_point;
     kl_tensor minimum, super_scale, super_minimum;
+    kl_tensor second, third;
     bool interleaved;
 } kl_quantized_options;
 /* options NULL: none.  [new handle; SHAPE, TYPE, ARGUMENT] */

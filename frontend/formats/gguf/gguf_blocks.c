@@ -199,6 +199,20 @@ static void split_q6_k(const uint8_t *p, struct blocks_parts *to)
     }
 }
 
+void blocks_pack_six(struct blocks_parts *p)
+{
+    uint8_t *const to[] = {p->q, p->more[0], p->more[1]};
+    for (unsigned i = 0; i < BLOCKS_MAX; i += 16) {
+        uint32_t four[4]; /* elements a word */
+        sixteen x = (blocks_load(p->q + i) ^ EACH(32)) & EACH(63); /* + 32, in 6 bits */
+        memcpy(four, &x, sizeof four);
+        for (unsigned k = 0; k < 3; k++) {
+            uint32_t word = four[k] | (four[3] >> 2 * k & 0x03030303U) << 6;
+            memcpy(to[k] + i / 4, &word, sizeof word);
+        }
+    }
+}
+
 /* ---- blocks of codes for the values of a table ---- */
 
 /* Element i of 32: 0 to 15 are in the low halves of 16 bytes, 16 to 31 in the high ones. */

@@ -6,14 +6,16 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PART_INTS, PART_SCALE, PART_MINIMUM, PART_SUPER_SCALE, PART_SUPER_MINIMUM, GGUF_PARTS, ALTERNATE = 16 };
+enum { PART_INTS, PART_SECOND, PART_THIRD, PART_SCALE, PART_MINIMUM, PART_SUPER_SCALE, PART_SUPER_MINIMUM, GGUF_PARTS };
+enum { ALTERNATE = 16 };
 
 /* A tensor whose blocks are taken apart. */
 struct split_tensor {
     const struct blocks_kind *kind;
+    const uint8_t *from;                /* the blocks */
     bool interleaved;
+    kl_qtype type;                      /* of the integers in memory */
     int64_t rows, row;                  /* rows, and elements of one */
-    unsigned packed;                    /* elements in a byte */
     uint8_t *part[GGUF_PARTS];          /* NULL: there is none */
     unsigned bytes[GGUF_PARTS];         /* of an element */
     int64_t each[GGUF_PARTS];           /* elements of the tensor that have one of the part */
@@ -50,17 +52,19 @@ static void put_scales(const struct split_tensor *s, int part, int64_t group, in
         }
 }
 
-static void put_ints(const struct split_tensor *s, int64_t group, int64_t block, const struct blocks_parts *p)
+/* Stores the bytes of a part for a block of each row.  values: those of the first row; those of the next one lie in the
+ * next struct blocks_parts. */
+static void put_ints(const struct split_tensor *s, int part, int64_t group, int64_t block, const uint8_t *values)
 {
-    size_t n = s->kind->elements / s->packed;
-    uint8_t *to = part_place(s, PART_INTS, group, block * (int64_t)n);
+    size_t n = s->kind->elements / (size_t)s->each[part];
+    uint8_t *to = part_place(s, part, group, block * (int64_t)n);
     if (!s->interleaved) {
-        memcpy(to, p->q, n);
+        memcpy(to, values, n);
         return;
     }
     for (size_t i = 0; i < n; i += 4)
         for (int r = 0; r < ALTERNATE; r++, to += 4)
-            memcpy(to, p[r].q + i, 4);
+            memcpy(to, values + (size_t)r * sizeof(struct blocks_parts) + i, 4);
 }
 
 /* Stores a block of each of the rows that are taken apart together. */
@@ -69,24 +73,39 @@ static void put_block(const struct split_tensor *s, int64_t group, int64_t block
     const struct blocks_kind *k = s->kind;
     unsigned subs = k->elements / k->sub_block;
     bool super = has_super(k); /* each sub-block has a number, else all of them the block's one */
-    put_ints(s, group, block, p);
+    put_ints(s, PART_INTS, group, block, p->q);
+    for (int i = 0; i < 2 && s->part[PART_SECOND]; i++)
+        put_ints(s, PART_SECOND + i, group, block, p->more[i]);
     put_scales(s, PART_SCALE, group, block * subs, subs, super ? (const uint8_t *)p->scale : p->d, !super);
     put_scales(s, PART_MINIMUM, group, block * subs, subs, super ? p->minimum : p->m, !super);
     put_scales(s, PART_SUPER_SCALE, group, block, 1, p->d, true);
     put_scales(s, PART_SUPER_MINIMUM, group, block, 1, p->m, true);
 }
 
-static void split_all(const struct split_tensor *s, const uint8_t *from)
+/* Takes the groups of rows from number `begin` to `end` apart. */
+static void split_groups(void *ctx, int64_t begin, int64_t end)
 {
+    const struct split_tensor *s = ctx;
     struct blocks_parts parts[ALTERNATE];
     int64_t rows = s->interleaved ? ALTERNATE : 1, blocks = s->row / s->kind->elements;
     size_t row_bytes = (size_t)blocks * s->kind->bytes;
-    for (int64_t group = 0; group < s->rows / rows; group++, from += (size_t)rows * row_bytes)
+    for (int64_t group = begin; group < end; group++)
         for (int64_t b = 0; b < blocks; b++) {
-            for (int64_t r = 0; r < rows; r++)
-                s->kind->split(from + (size_t)r * row_bytes + (size_t)b * s->kind->bytes, &parts[r]);
+            const uint8_t *from = s->from + (size_t)(group * rows) * row_bytes + (size_t)b * s->kind->bytes;
+            for (int64_t r = 0; r < rows; r++, from += row_bytes) {
+                s->kind->split(from, &parts[r]);
+                if (s->type == KL_Q_I6)
+                    blocks_pack_six(&parts[r]);
+            }
             put_block(s, group, b, parts);
         }
+}
+
+static void split_all(struct split_tensor *s)
+{
+    enum { PIECE = 1 << 18 }; /* elements that are worth a thread */
+    int64_t rows = s->interleaved ? ALTERNATE : 1;
+    kl_parallel(s->rows / rows, PIECE / (rows * s->row + 1) + 1, split_groups, s);
 }
 
 /* Memory for vectors of 64 bytes, in huge pages where it is large: these take a tenth of the time of small ones to
@@ -109,11 +128,13 @@ static void *part_alloc(size_t bytes)
 static bool split_begin(struct split_tensor *s)
 {
     const struct blocks_kind *k = s->kind;
-    const bool has[GGUF_PARTS] = {true, true, has_minimum(k), has_super(k), has_minimum(k) && has_super(k)};
+    const bool six = s->type == KL_Q_I6, super = has_super(k), minimum = has_minimum(k);
+    const bool has[GGUF_PARTS] = {true, six, six, true, minimum, super, minimum && super};
     bool ok = true;
     for (int i = 0; i < GGUF_PARTS; i++) {
-        s->bytes[i] = i == PART_INTS || (i <= PART_MINIMUM && has_super(k)) ? 1 : 2;
-        s->each[i] = i == PART_INTS ? s->packed : i <= PART_MINIMUM ? k->sub_block : k->elements;
+        bool ints = i < PART_SCALE;
+        s->bytes[i] = ints || (i <= PART_MINIMUM && super) ? 1 : 2;
+        s->each[i] = ints ? (six ? 4 : s->type == KL_Q_I8 ? 1 : 2) : i <= PART_MINIMUM ? k->sub_block : k->elements;
         s->count[i] = s->row / s->each[i];
         if (has[i])
             ok &= (s->part[i] = part_alloc((size_t)(s->rows * s->count[i]) * s->bytes[i] + 1)) != NULL;
@@ -132,7 +153,7 @@ static kl_tensor part_tensor(const struct split_tensor *s, int part, const struc
     memcpy(dims, e->is.dims, sizeof dims);
     dims[last] = n;
     if (s->interleaved) {
-        bool ints = part == PART_INTS;
+        bool ints = part < PART_SCALE;
         rank = ints ? 4 : 3;
         dims[0] = s->rows / ALTERNATE, dims[1] = ints ? n / 4 : n, dims[2] = ALTERNATE, dims[3] = 4;
     }
@@ -154,15 +175,17 @@ static kl_tensor tensor_of_parts(const struct split_tensor *s, const struct file
 {
     const struct blocks_kind *k = s->kind;
     kl_dtype half = k->scales == SCALES_BF16 ? KL_BF16 : KL_F16;
-    kl_tensor ints = part_tensor(s, PART_INTS, e, device, k->type == KL_Q_I8 ? KL_I8 : KL_U8);
+    kl_tensor ints = part_tensor(s, PART_INTS, e, device, s->type == KL_Q_I8 ? KL_I8 : KL_U8);
     kl_tensor scale = part_tensor(s, PART_SCALE, e, device, has_super(k) ? KL_I8 : wide ? KL_F32 : half), t;
-    const kl_qscheme scheme = {.type = k->type, .axis = -1, .block = k->sub_block};
+    const kl_qscheme scheme = {.type = s->type, .axis = -1, .block = k->sub_block};
     kl_quantized_options o = {.interleaved = s->interleaved};
+    o.second = part_tensor(s, PART_SECOND, e, device, KL_U8);
+    o.third = part_tensor(s, PART_THIRD, e, device, KL_U8);
     o.minimum = part_tensor(s, PART_MINIMUM, e, device, has_super(k) ? KL_U8 : KL_F16);
     o.super_scale = part_tensor(s, PART_SUPER_SCALE, e, device, KL_F16);
     o.super_minimum = part_tensor(s, PART_SUPER_MINIMUM, e, device, KL_F16);
     t = wide ? kl_quantized(ints, scheme, scale, kl_none) : kl_quantized_with(ints, scheme, scale, &o);
-    const kl_tensor parts[] = {ints, scale, o.minimum, o.super_scale, o.super_minimum};
+    const kl_tensor parts[] = {ints, o.second, o.third, scale, o.minimum, o.super_scale, o.super_minimum};
     for (int i = 0; i < GGUF_PARTS; i++)
         if (parts[i].id)
             kl_release(parts[i]);
@@ -179,15 +202,16 @@ static bool products_alternate(const struct file_entry *e, kl_device device)
 kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device, bool matrix)
 {
     const struct blocks_kind *k = blocks_kind_of(e->blocks);
-    struct split_tensor s = {.kind = k, .row = e->is.dims[e->is.rank - 1], .rows = 1, .packed = 1};
+    struct split_tensor s = {.kind = k, .from = e->data, .row = e->is.dims[e->is.rank - 1], .rows = 1, .type = k->type};
     bool wide = !matrix && (e->blocks == BLOCKS_Q4_0 || e->blocks == BLOCKS_Q8_0);
     s.interleaved = matrix && products_alternate(e, device);
-    s.packed = k->type == KL_Q_I4 || k->type == KL_Q_U4 ? 2 : 1;
+    if (s.interleaved && e->blocks == BLOCKS_Q6_K)
+        s.type = KL_Q_I6;
     for (int i = 0; i + 1 < e->is.rank; i++)
         s.rows *= e->is.dims[i];
     bool ok = split_begin(&s);
     if (ok) {
-        split_all(&s, e->data);
+        split_all(&s);
         file_entry_forget(f, e);
         if (wide)
             ok = (s.part[PART_SCALE] = wide_scales(&s)) != NULL;

@@ -217,8 +217,15 @@ static kl_tensor quantized_rows(const struct call *c, const struct quant *q)
     uint32_t g = c->proto.attr.axis.axis, more = view_of(c->in[1]).shape.rank;
     struct shape scales = quant_scale_shape(q), own = {.rank = scales.rank + more - 1};
     bool takes = scales.dim[g] == q->v.shape.dim[g]; /* the rows differ in their scales */
-    bool bytes = quant_is_nibbles(q->type) && g + 1 < scales.rank; /* pairs stay together */
-    kl_tensor ints = call_with(c, bytes ? q->part[0] : quant_ints(q), c->in[1], kl_none);
+    bool last = g + 1 == scales.rank, bytes = quant_is_nibbles(q->type) && !last; /* pairs stay together */
+    kl_tensor six[QUANT_SIX], ints;
+    if (!last && quant_stored_six(c->in[0], six)) {
+        for (int i = 0; i < QUANT_SIX; i++)
+            six[i] = call_with(c, six[i], c->in[1], kl_none);
+        ints = quant_join_six(six);
+    } else {
+        ints = call_with(c, bytes ? q->part[0] : quant_ints(q), c->in[1], kl_none);
+    }
     struct quant rows = {.type = q->type, .grain = q->grain, .block = q->block,
                          .axis = q->axis < g ? q->axis : q->axis + more - 1, .v = view_of(ints), .part = {ints}};
     rows.v.dtype = q->v.dtype;
@@ -263,8 +270,9 @@ static kl_tensor quantized_gather(struct thread *t, const struct call *c, const 
 static kl_tensor quantized_view(struct thread *t, const struct call *c)
 {
     struct quant q = quant_of(t, c->in[0]), to = q;
-    bool nibbles = quant_is_nibbles(q.type);
-    if (c->proto.op == OP_gather && (nibbles || q.grain != QUANT_TENSOR))
+    kl_tensor six[QUANT_SIX];
+    bool nibbles = quant_is_nibbles(q.type), packed = nibbles || quant_stored_six(c->in[0], six);
+    if (c->proto.op == OP_gather && (packed || q.grain != QUANT_TENSOR))
         return quantized_gather(t, c, &q);
     kl_tensor source = nibbles ? q.made : quant_source(t, q.part[0]), x;
     /* if a gradient may be requested: the same integers, made from floats */
@@ -332,7 +340,7 @@ bool quant_scheme(struct thread *t, const char *op, kl_qscheme scheme, const str
                         .grain = scheme.block > 0 ? QUANT_BLOCK : scheme.per_axis ? QUANT_AXIS : QUANT_TENSOR};
     if (!dtype_is_float(v->dtype))
         return fail(t, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(v->dtype)) == KL_OK;
-    if ((unsigned)scheme.type > KL_Q_U4 || scheme.block < 0)
+    if ((unsigned)scheme.type > KL_Q_I6 || scheme.block < 0)
         return fail(t, KL_ERR_ARGUMENT, "%s: there is no such scheme", op) == KL_OK;
     if (q->grain != QUANT_TENSOR && !axis_of(t, op, &v->shape, scheme.axis, &q->axis))
         return false;
@@ -342,14 +350,18 @@ bool quant_scheme(struct thread *t, const char *op, kl_qscheme scheme, const str
     if (quant_is_nibbles(q->type) && (!rank || rank == KL_MAX_RANK || v->shape.dim[rank - 1] % 2))
         return fail(t, KL_ERR_SHAPE, "%s: 4-bit integers need a last axis of even length, got %s", op,
                     shape_text(&v->shape, text, sizeof text)) == KL_OK;
+    if (q->type == KL_Q_I6 && (!rank || rank + 2 > KL_MAX_RANK || v->shape.dim[rank - 1] % 16))
+        return fail(t, KL_ERR_SHAPE, "%s: 6-bit integers need up to %d axes, the last one of 16 n, got %s", op,
+                    KL_MAX_RANK - 2, shape_text(&v->shape, text, sizeof text)) == KL_OK;
     return true;
 }
 
 /* The same of a scheme in which floats are rounded. */
 static bool quantized_scheme(struct thread *t, const char *op, kl_qscheme scheme, const struct view *v, struct quant *q)
 {
-    return scheme.type == KL_Q_U4
-        ? fail(t, KL_ERR_ARGUMENT, "%s: KL_Q_U4 is of integers that are there", op) == KL_OK
+    return scheme.type == KL_Q_U4 || scheme.type == KL_Q_I6
+        ? fail(t, KL_ERR_ARGUMENT, "%s: KL_Q_%s is of integers that are there", op,
+               scheme.type == KL_Q_U4 ? "U4" : "I6") == KL_OK
         : quant_scheme(t, op, scheme, v, q);
 }
 

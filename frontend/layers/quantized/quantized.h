@@ -19,6 +19,7 @@ struct quant {
 };
 struct quant quant_of(struct thread *t, kl_tensor h);
 static inline bool quant_is_nibbles(kl_qtype type) { return type == KL_Q_I4 || type == KL_Q_U4; }
+enum { QUANT_SIX = 3 }; /* arrays of KL_Q_I6, which have 16 integers in four bytes of each */
 /* Completes a scheme for a tensor; false: reported. */
 bool quant_scheme(struct thread *t, const char *op, kl_qscheme scheme, const struct view *v, struct quant *q);
 kl_tensor quant_make(struct thread *t, const struct quant *q);
@@ -38,6 +39,10 @@ struct shape quant_cut_shape(const struct shape *s, uint32_t axis, int64_t block
 struct shape quant_scale_shape(const struct quant *q);
 /* With blocks of `block` elements, a divisor of its own: copies of its scales, zero points and minimums. */
 void quant_cut_blocks(struct quant *q, int64_t block);
+/* Of h, which is stored as KL_Q_I6, the arrays of bytes, with the tensor's axes; false: it is not. */
+bool quant_stored_six(kl_tensor h, kl_tensor to[QUANT_SIX]);
+/* The integers of such arrays, or of rows of them, KL_I8. */
+kl_tensor quant_join_six(const kl_tensor bytes[QUANT_SIX]);
 /* Part 1 to 3 of h as it is stored, and that of super-blocks or kl_none, with the tensor's axes. */
 void quant_stored_part(kl_tensor h, unsigned part, kl_tensor to[2]);
 /* The scale or minimum of the shape `to` that these are stored for. */

@@ -78,6 +78,7 @@ struct dot {
 };
 
 /* The sum over blocks of a product of integers (lower_dot_scaled.c). */
+enum { MAX_SOURCES = 3 };
 struct block_dot {
     struct dot d;                       /* the inner product, whose batch are the blocks */
     ref sum;                            /* the reduce that adds the blocks */
@@ -85,6 +86,9 @@ struct block_dot {
     bool has_order;                     /* instructions for bytes can read the second operand */
     bool words;                         /* words of four bytes of adjacent columns are adjacent in memory, not those
                                            of a column */
+    ref source[MAX_SOURCES];            /* of words: the arrays in that order, each with bits of the elements */
+    unsigned sources;
+    bool apart;                         /* a byte's elements are DOT_GROUP elements apart, not adjacent */
     bool flip;                          /* both operands are signed, or unsigned; the second's bytes are changed by
                                            `offset` to the other kind */
     int64_t offset;                     /* 128, by inverting upper bits; or what is subtracted from unsigned bytes */

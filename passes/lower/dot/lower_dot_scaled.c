@@ -9,7 +9,9 @@
  *
  * With `bytes` (caps.mma_bytes) the second operand is read in the order of memory.  Where the elements of a column are
  * adjacent, a block of NR columns is transposed in registers to words of four bytes of each; where such words of
- * adjacent columns are adjacent, they are loaded as they are.  They are unpacked there if two elements share a byte.
+ * adjacent columns are adjacent, they are loaded as they are, also from several arrays, each with some bits of the
+ * elements.  They are unpacked there if elements share a byte.
+ *
  * Rows of the first operand are copied to scratch first, in the order in which they are multiplied: block by block of
  * all rows, of each those that meet the lower halves of bytes, then those that meet the upper ones.  The instruction
  * multiplies unsigned by signed bytes: if both operands are of one kind, the upper bits of the second operand's are
@@ -44,17 +46,17 @@ static void copy_rows(const struct block_dot *s, val m0, int64_t rows)
     struct dot d = s->d;
     struct lowering *w = d.w;
     struct kernel *k = w->k;
-    int64_t of = d.size.k / s->order.packed, lanes = 1;
+    int64_t packed = s->apart ? 1 : s->order.packed, of = d.size.k / packed, lanes = 1;
     while (lanes < 32 && of % (2 * lanes) == 0)
         lanes *= 2;
     d.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d.size.batch), 1);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
     val row = ix_add(k, ix_scale(k, i, d.size.k), rows_block(s, d.batch_index));
-    for (int64_t part = 0; part < s->order.packed; part++)
+    for (int64_t part = 0; part < packed; part++)
         for (int64_t at = 0; at < of; at += lanes) {
             w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, lanes), 1);
             val number = ix_add(k, k_int(k, at), w->lane);
-            val kk = ix_add(k, ix_scale(k, number, s->order.packed), k_int(k, part));
+            val kk = ix_add(k, ix_scale(k, number, packed), k_int(k, part));
             val x = dot_stored_element(&d, false, ix_add(k, m0, i), kk);
             k_store(k, s->rows, ix_add(k, row, ix_add(k, k_int(k, part * of), number)), x, 0);
             k_end(k, w->lane);
@@ -66,23 +68,26 @@ static void copy_rows(const struct block_dot *s, val m0, int64_t rows)
 
 /* ---- sums of integers by instructions for bytes ---- */
 
-/* The load of the source's element from which the second operand's at (n, kk) is computed. */
-static struct linst source_load(const struct block_dot *s, val n, val kk)
+/* The load of the element of array `source` from which the second operand's at (n, kk) is computed. */
+static struct linst source_load(const struct block_dot *s, ref source, val n, val kk)
 {
     const struct lowering *w = s->d.w;
     struct kernel *k = w->k;
     val v = k->ninst;
     dot_stored_element(&s->d, true, n, kk);
     while (v < k->ninst && (k->inst[v].op != L_LOAD || k->buf[k->inst[v].imm].role != BUF_IN ||
-                            w->out->arg[k->buf[k->inst[v].imm].id].node != s->order.source))
+                            w->out->arg[k->buf[k->inst[v].imm].id].node != source))
         v++;
     return k->inst[v < k->ninst ? v : 0]; /* it is there, unless memory ran out */
 }
 
-/* Gives the shape of tile v to what was computed from it since. */
-static void shape_tiles(struct kernel *k, val v)
+/* Tiles of the arrays from which the second operand is computed. */
+struct source_tiles { ref source[MAX_SOURCES]; val tile[MAX_SOURCES]; unsigned n; };
+
+/* Gives the shape of tile v to what has been computed from it, and from others of its shape, since `from`. */
+static void shape_tiles(struct kernel *k, val v, val from)
 {
-    for (val x = v + 1; x < k->ninst; x++) {
+    for (val x = from; x < k->ninst; x++) {
         struct linst *i = &k->inst[x];
         const val operand[] = {i->a, i->b, i->c};
         for (unsigned o = 0; o < 3 && i->op >= L_PRIM; o++)
@@ -93,16 +98,20 @@ static void shape_tiles(struct kernel *k, val v)
     }
 }
 
-/* The part of the block of the second operand's columns that is computed from a tile of the source, its first element
+/* The part of the block of the second operand's columns that is computed from tiles of its arrays, its first element
  * being number `part` of the block. */
-static val unpack_part(const struct block_dot *s, const struct block_tile *t, val source, int64_t part)
+static val unpack_part(const struct block_dot *s, const struct block_tile *t, const struct source_tiles *from,
+                       int64_t part)
 {
     const struct dot *d = &s->d;
     struct kernel *k = d->w->k;
-    lower_fix(d->w, s->order.source, source);
-    val b = dot_stored_element(d, true, t->n0, k_int(k, part));
-    lower_unfix(d->w, s->order.source);
-    shape_tiles(k, source);
+    val at = k_int(k, part), first = k->ninst;
+    for (unsigned i = 0; i < from->n; i++)
+        lower_fix(d->w, from->source[i], from->tile[i]);
+    val b = dot_stored_element(d, true, t->n0, at);
+    for (unsigned i = 0; i < from->n; i++)
+        lower_unfix(d->w, from->source[i]);
+    shape_tiles(k, from->tile[0], first);
     return b;
 }
 
@@ -149,17 +158,18 @@ static val flip_bytes(const struct block_dot *s, val b)
     return k_append(k, moved);
 }
 
-/* Adds the products of the first operand with what is unpacked from a tile of the source: in each column its bytes from
+/* Adds the products of the first operand with what is unpacked from tiles: in each column of the source its bytes from
  * number `first` of the block on. */
-static val add_tile(const struct block_dot *s, const struct block_tile *t, val tile, int64_t first, int64_t bytes,
-                    val sums)
+static val add_tile(const struct block_dot *s, const struct block_tile *t, const struct source_tiles *from,
+                    int64_t first, int64_t bytes, val sums)
 {
     const struct dot *d = &s->d;
     struct kernel *k = d->w->k;
     int64_t of = d->size.k / s->order.packed;
     for (int64_t part = 0; part < s->order.packed; part++) {
-        val b = unpack_part(s, t, tile, first * s->order.packed + part);
-        val at = ix_add(k, rows_block(s, d->batch_index), k_int(k, part * of + first));
+        int64_t element = first * s->order.packed + part * (s->apart ? DOT_GROUP : 1);
+        val b = unpack_part(s, t, from, element);
+        val at = ix_add(k, rows_block(s, d->batch_index), k_int(k, s->apart ? element : part * of + first));
         val a = dot_load(k, s->rows, at, TILE_ROWS, k_int(k, d->size.k), t->rows, bytes, 0);
         sums = dot_mma(k, MMA_CHAIN, a, s->flip ? flip_bytes(s, b) : b, sums);
     }
@@ -169,13 +179,17 @@ static val add_tile(const struct block_dot *s, const struct block_tile *t, val t
 /* The products with the words of a block, which are those of NR adjacent columns, one vector after the other. */
 static val add_words(const struct block_dot *s, const struct block_tile *t, val sums)
 {
-    const struct dot *d = &s->d;
-    struct kernel *k = d->w->k;
-    for (int64_t first = 0; first < d->size.k / s->order.packed; first += DOT_GROUP) {
-        struct linst load = source_load(s, t->n0, k_int(k, first * s->order.packed));
-        k_prefetch(k, PREFETCH_READ, (uint32_t)load.imm, ix_add(k, load.a, k_int(k, WORDS_AHEAD)));
-        val tile = dot_load(k, (uint32_t)load.imm, load.a, TILE_COLS, k_int(k, DOT_GROUP), DOT_GROUP, t->cols, 0);
-        sums = add_tile(s, t, tile, first, DOT_GROUP, sums);
+    struct kernel *k = s->d.w->k;
+    for (int64_t first = 0; first < s->d.size.k / s->order.packed; first += DOT_GROUP) {
+        struct source_tiles from = {.n = s->sources};
+        for (unsigned i = 0; i < s->sources; i++) {
+            struct linst load = source_load(s, s->source[i], t->n0, k_int(k, first * s->order.packed));
+            k_prefetch(k, PREFETCH_READ, (uint32_t)load.imm, ix_add(k, load.a, k_int(k, WORDS_AHEAD)));
+            from.source[i] = s->source[i];
+            from.tile[i] = dot_load(k, (uint32_t)load.imm, load.a, TILE_COLS, k_int(k, DOT_GROUP), DOT_GROUP, t->cols,
+                                    0);
+        }
+        sums = add_tile(s, t, &from, first, DOT_GROUP, sums);
     }
     return sums;
 }
@@ -202,10 +216,10 @@ static void byte_sums(const struct block_dot *s, const struct block_tile *t, int
         sums = add_words(s, t, sums);
     } else {
         int64_t of = d->size.k / s->order.packed;
-        struct linst load = source_load(s, t->n0, k_int(k, 0));
+        struct linst load = source_load(s, s->order.source, t->n0, k_int(k, 0));
         prefetch_columns(s, t, load);
         val tile = dot_load(k, (uint32_t)load.imm, load.a, TILE_COLS, k_int(k, s->order.side), of, t->cols, 0);
-        sums = add_tile(s, t, tile, 0, of, sums);
+        sums = add_tile(s, t, &(struct source_tiles){{s->order.source}, {tile}, 1}, 0, of, sums);
     }
     dot_store(k, s->sums, k_int(k, at * d->nr), TILE_ROWS, k_int(k, d->nr), sums);
 }

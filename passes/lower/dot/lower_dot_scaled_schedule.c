@@ -16,48 +16,91 @@ static bool is_word_load(struct kernel *k, val v, val column, val step)
            ix_stride(k, i->a, step, &along) && side == DOT_GROUP && along == 1;
 }
 
-/* The load in the expression of the second operand's element (n, kk), if it is the only one of its array; 0: none. */
-static val find_word_load(const struct dot *d, val n, val kk, val column, val step)
+/* The loads of words in the expression of an element of the second operand, one of each array. */
+struct word_loads { val v[MAX_SOURCES]; unsigned n; };
+
+/* The variables of the loops by which a trial goes through the second operand: element kk of column n's block. */
+struct word_trial { val n, kk, column, word, step; };
+
+/* Does a load depend on the element? */
+static bool is_of_element(struct kernel *k, val v, const struct dot *d, const struct word_trial *at)
+{
+    const val var[] = {d->batch_index, at->column, at->word, at->step};
+    bool depends = false;
+    for (int i = 0; i < 4 && k->inst[v].op == L_LOAD; i++)
+        depends |= ix_depends(k, k->inst[v].a, var[i]);
+    return depends;
+}
+
+static bool same_load(const struct kernel *k, val x, val y)
+{
+    return k->inst[x].imm == k->inst[y].imm && ix_same(k, k->inst[x].a, k->inst[y].a);
+}
+
+/* Finds them for element kk + more; false: the element is computed from something else, too. */
+static bool find_word_loads(const struct dot *d, const struct word_trial *at, int64_t more, struct word_loads *found)
 {
     struct kernel *k = d->w->k;
-    val first = k->ninst, found = 0, loads = 0;
-    dot_stored_element(d, true, n, kk);
-    for (val v = first; v < k->ninst && !found; v++)
-        found = is_word_load(k, v, column, step) ? v : 0;
-    for (val v = first; v < k->ninst; v++)
-        loads += k->inst[v].op == L_LOAD && k->inst[v].imm == k->inst[found].imm;
-    return loads == 1 ? found : 0;
+    val first = k->ninst;
+    found->n = 0;
+    dot_stored_element(d, true, at->n, ix_add(k, at->kk, k_int(k, more)));
+    for (val v = first, end = k->ninst; v < end; v++) {
+        unsigned i = 0;
+        if (!is_of_element(k, v, d, at))
+            continue;
+        while (i < found->n && k->inst[found->v[i]].imm != k->inst[v].imm)
+            i++;
+        if (i == MAX_SOURCES || !is_word_load(k, v, at->column, at->step) ||
+            (i < found->n && !same_load(k, v, found->v[i])))
+            return false;
+        found->v[i] = v;
+        found->n += i == found->n;
+    }
+    return found->n;
+}
+
+static bool same_loads(const struct kernel *k, const struct word_loads *x, const struct word_loads *y)
+{
+    bool same = x->n == y->n;
+    for (unsigned i = 0; i < x->n && same; i++)
+        same = same_load(k, x->v[i], y->v[i]);
+    return same;
 }
 
 /* Do words of four bytes of as many columns as a vector has lanes lie side by side in memory, each byte having `packed`
- * elements? */
-static bool has_word_order(struct block_dot *s, int64_t packed)
+ * elements, or bits of so many?  apart: these are DOT_GROUP elements apart. */
+static bool has_word_order(struct block_dot *s, int64_t packed, bool apart)
 {
     struct trial t;
     const struct dot *d = &s->d;
     int64_t lanes = d->w->chooser->caps->vector_bytes / 4;
-    s->words = false;
+    s->words = s->apart = false;
     if (d->size.n % lanes || d->size.k % (DOT_GROUP * packed) || d->size.k > MAX_WORDS * DOT_GROUP * packed ||
         !d->size.k)
         return false;
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;
         struct kernel *k = t.w.k;
+        struct word_trial at;
+        struct word_loads x, y;
         copy.w = &t.w;
         copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         val tile = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n / lanes), 1);
-        val column = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, lanes), 1);
-        val word = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k / (DOT_GROUP * packed)), 1);
-        val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, DOT_GROUP), 1);
-        val n = ix_add(k, ix_scale(k, tile, lanes), column);
-        val kk = ix_scale(k, ix_add(k, ix_scale(k, word, DOT_GROUP), step), packed);
-        val x = find_word_load(&copy, n, kk, column, step);
-        val y = find_word_load(&copy, n, ix_add(k, kk, k_int(k, packed - 1)), column, step);
-        s->words = x && y && k->err.code == KL_OK && k->inst[x].imm == k->inst[y].imm &&
-                   ix_same(k, k->inst[x].a, k->inst[y].a);
+        at.column = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, lanes), 1);
+        at.word = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k / (DOT_GROUP * packed)), 1);
+        at.step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, DOT_GROUP), 1);
+        at.n = ix_add(k, ix_scale(k, tile, lanes), at.column);
+        at.kk = ix_add(k, ix_scale(k, at.word, DOT_GROUP * packed), ix_scale(k, at.step, apart ? 1 : packed));
+        int64_t more = (packed - 1) * (apart ? DOT_GROUP : 1);
+        s->words = find_word_loads(&copy, &at, 0, &x) && find_word_loads(&copy, &at, more, &y) &&
+                   k->err.code == KL_OK && same_loads(k, &x, &y);
+        s->apart = s->words && apart;
+        s->sources = s->words ? x.n : 0;
+        for (unsigned i = 0; i < s->sources; i++)
+            s->source[i] = t.out.arg[k->buf[k->inst[x.v[i]].imm].id].node;
         if (s->words)
             s->order = (struct skinny_order){.along_k = true, .element = 1, .side = DOT_GROUP, .packed = packed,
-                                             .source = t.out.arg[k->buf[k->inst[x].imm].id].node};
+                                             .source = s->source[0]};
     }
     trial_end(&t, d->w);
     return s->words;
@@ -66,13 +109,21 @@ static bool has_word_order(struct block_dot *s, int64_t packed)
 /* The largest number that the unsigned byte v may be. */
 static uint64_t max_byte(const struct kernel *k, val v)
 {
-    const struct linst *i = &k->inst[v], *b = &k->inst[i->b];
-    if (i->op < L_PRIM || b->op != L_CONST || i->dtype != KL_U8)
+    const struct linst *i = &k->inst[v];
+    if (i->op == L_CONST)
+        return i->imm & UINT8_MAX;
+    if (i->op < L_PRIM || i->dtype != KL_U8 || !i->b)
         return UINT8_MAX;
-    uint64_t x = max_byte(k, i->a), by = b->imm & UINT8_MAX, all = 1;
+    uint64_t x = max_byte(k, i->a), by = max_byte(k, i->b), all = 1;
     while (all <= (x | by))
         all *= 2;
-    return i->op == L_OP(P_AND) ? (x < by ? x : by) : i->op == L_OP(P_XOR) ? all - 1 : UINT8_MAX;
+    switch (i->op) {
+    case L_OP(P_AND): return x < by ? x : by;
+    case L_OP(P_OR): case L_OP(P_XOR): return all - 1;
+    case L_OP(P_SHR): return k->inst[i->b].op == L_CONST && by < 8 ? x >> by : x;
+    case L_OP(P_SELECT): x = max_byte(k, i->c); return x < by ? by : x;
+    default: return UINT8_MAX;
+    }
 }
 
 val dot_scaled_unsigned(const struct kernel *k, val v, int64_t *offset)
@@ -111,7 +162,7 @@ static bool has_byte_order(struct block_dot *s)
     int64_t group;
     if (d->w->chooser->caps->mma_bytes != DOT_GROUP || d->con.rank != 1 || d->size.k <= 0)
         return false;
-    if (has_word_order(s, 1) || has_word_order(s, 2))
+    if (has_word_order(s, 4, true) || has_word_order(s, 2, false) || has_word_order(s, 1, false))
         return true;
     if (!dot_skinny_order(d, &s->order))
         return false;
@@ -133,7 +184,9 @@ bool dot_scaled_fits(struct block_dot *s)
 static int64_t strip_columns(const struct block_dot *s, int64_t tiles, int64_t nr)
 {
     const struct dot *d = &s->d;
-    int64_t strip = STRIP_VECTORS * nr, column = d->size.k * d->size.batch / (s->has_order ? s->order.packed : 1);
+    int64_t strip = STRIP_VECTORS * nr, column = d->size.k * d->size.batch;
+    if (s->has_order)
+        column = column * (s->words ? s->sources : 1) / s->order.packed;
     if (d->size.n / strip * tiles < FEW_STRIPS)
         return nr;
     while (tiles > 1 && dot_parts(d->size.n, 2 * strip) * tiles >= FEW_STRIPS && strip < d->size.n &&

@@ -102,12 +102,30 @@ static void refusals(void)
     CHECK(kl_check(none) == KL_ERR_SHAPE && strstr(kl_last_error(), "the scale has shape [16,2], not [1,2,16]"));
     none = kl_quantized_with(group, four, alternate, &(kl_quantized_options){.interleaved = true, .zero_point = u});
     CHECK(kl_check(none) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "interleaved integers have no zero point"));
+    const kl_qscheme six = {.type = KL_Q_I6, .axis = 1, .block = 16};
+    kl_tensor third = kl_input(dev, KL_U8, DIMS(4, 16), bytes);
+    none = kl_quantized_with(third, six, s4, &(kl_quantized_options){.second = third});
+    CHECK(kl_check(none) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "6-bit integers are three arrays"));
+    none = kl_quantized(third, six, s4, kl_none);
+    CHECK(kl_check(none) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "6-bit integers are three arrays"));
+    none = kl_quantized_with(u, four, s, &(kl_quantized_options){.third = third});
+    CHECK(kl_check(none) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "three arrays are of 6-bit integers"));
+    none = kl_quantized_with(third, six, s4, &(kl_quantized_options){.second = third, .third = u});
+    CHECK(kl_check(none) == KL_ERR_SHAPE && strstr(kl_last_error(), "the third array has shape [16,32], not [4,16]"));
+    none = kl_quantized_with(third, six, s4, &(kl_quantized_options){.second = third, .third = i});
+    CHECK(kl_check(none) == KL_ERR_TYPE && strstr(kl_last_error(), "the third array is i8, not plain u8"));
+    none = kl_quantized_with(third, six, s4, &(kl_quantized_options){.second = third, .third = third, .zero_point = u});
+    CHECK(kl_check(none) == KL_ERR_SHAPE && strstr(kl_last_error(), "the scale has shape [4,2], not [4,4]"));
+    none = kl_quantized_with(s4, six, s4, &(kl_quantized_options){.second = third, .third = third});
+    CHECK(kl_check(none) == KL_ERR_TYPE && strstr(kl_last_error(), "the integers are f32, not plain u8"));
+    none = kl_to_quantized(s, (kl_qscheme){.type = KL_Q_I6}, kl_none, kl_none);
+    CHECK(kl_check(none) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "KL_Q_I6 is of integers that are there"));
     none = kl_to_quantized(s, (kl_qscheme){.type = KL_Q_U4}, kl_none, kl_none);
     CHECK(kl_check(none) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "KL_Q_U4 is of integers that are there"));
     kl_clear_error();
     kl_tensor q = kl_quantized_with(i, eight, s4, NULL); /* the next call works */
     CHECK(kl_check(q) == KL_OK && kl_layer_parts(q) == 6);
-    const kl_tensor all[] = {u, i, s, s4, odd, lone, group, alternate, q};
+    const kl_tensor all[] = {u, i, s, s4, odd, lone, group, alternate, third, q};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         kl_release(all[k]);
 }

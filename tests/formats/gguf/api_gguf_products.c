@@ -95,6 +95,44 @@ static void any_rows(const char *name)
     free(data.v);
 }
 
+/* Integers of 6 bits in three arrays of rows, which no file has: their values, rows by index, and products. */
+static void own_arrays(kl_device dev, float *y)
+{
+    enum { N = 19, K = 64, ROWS = 3 };
+    static uint8_t bytes[3][N * K / 4];
+    static float scale[N * K / 16], want[N * K], value[N * K];
+    const kl_qscheme blocks = {.type = KL_Q_I6, .axis = 1, .block = 16};
+    const int32_t index[] = {18, 0};
+    uint32_t state = 7;
+    memset(bytes, 0, sizeof bytes);
+    for (int i = 0; i < N * K / 16; i++)
+        scale[i] = (float)(i % 5 + 1) / 64;
+    for (int i = 0; i < N * K; i++) {
+        unsigned u = (state = state * 1664525U + 1013904223U) >> 26, four = i / 4 % 4;
+        int at = i / 16 * 4 + i % 4;
+        for (unsigned k = 0; k < 3; k++)
+            bytes[k][at] |= (uint8_t)(four == k ? u : four == 3 ? (u >> 2 * k & 3) << 6 : 0);
+        want[i] = (float)((int)u - 32) * scale[i / 16];
+    }
+    kl_tensor part[4] = {kl_input(dev, KL_F32, DIMS(N, K / 16), scale)};
+    for (int k = 0; k < 3; k++)
+        part[k + 1] = kl_input(dev, KL_U8, DIMS(N, K / 4), bytes[k]);
+    const kl_quantized_options six = {.second = part[2], .third = part[3]};
+    kl_tensor w = kl_quantized_with(part[1], blocks, part[0], &six);
+    CHECK(kl_layer_parts(w) == 8 && OK(kl_read(w, value, sizeof value)) && !memcmp(value, want, sizeof want));
+    kl_tensor rows = kl_embedding(w, kl_input(dev, KL_I32, DIMS(2), index));
+    CHECK(OK(kl_read(rows, value, 2 * K * sizeof *value)) && !memcmp(value, want + 18 * K, K * sizeof *want) &&
+          !memcmp(value + K, want, K * sizeof *want));
+    kl_tensor one = kl_dense(kl_narrow(w, 1, 5, 7));
+    CHECK(OK(kl_read(one, value, N * 7 * sizeof *value)) && !memcmp(value + 7, want + K + 5, 7 * sizeof *want));
+    kl_trace_begin("three arrays");
+    kl_tensor out = kl_keep(kl_matmul(activations(dev, 0, ROWS, K), kl_transpose(w, 0, 1)));
+    CHECK(OK(kl_trace_end()) && OK(kl_read(out, y, ROWS * N * sizeof *y)));
+    const kl_tensor all[] = {part[0], part[1], part[2], part[3], w, rows, one, out};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        kl_release(all[i]);
+}
+
 int main(void)
 {
     /* around the columns of a tile and of a strip, and the rows of a tile */
@@ -111,6 +149,10 @@ int main(void)
         compare(&gguf_types[i], shapes[i % SHAPES], 0, i % 2);
         compare(&gguf_types[i], shapes[(3 * i + 1) % SHAPES], 0, false);
     }
+    device_now = "three arrays";
+    own_arrays(cpu, got[0]);
+    own_arrays(ref, got[1]);
+    CHECK(!memcmp(got[0], got[1], 3 * 19 * sizeof *got[0]));
     device_now = "special scales";
     compare(gguf_type_called("Q4_K"), (struct shape){2, 16, 256}, 0x7c, true); /* infinite, or not a number */
     compare(gguf_type_called("Q6_K"), (struct shape){2, 16, 256}, 0x7e, false);
