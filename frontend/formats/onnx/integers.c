@@ -78,6 +78,40 @@ static kl_tensor column_sums(struct node *n, uint32_t part)
                   : onnx_less_zero(n, o.b, o.b_zero, -1), 1, (int[]){-2}, true);
 }
 
+enum { PANEL = 64 }; /* columns: a line of the cache */
+
+/* Part 1: b [K, N] as [panels, K, PANEL], with zeros behind the last column. */
+static kl_tensor byte_panels(struct node *n, uint32_t part)
+{
+    kl_tensor b = onnx_in(n, matmul_operands(n).b);
+    struct type t = onnx_type_of(b);
+    int64_t panels = (t.dims[1] + PANEL - 1) / PANEL;
+    (void)part;
+    b = kl_pad(b, (int64_t[]){0, 0}, (int64_t[]){0, panels * PANEL - t.dims[1]}, 0);
+    return kl_permute(kl_reshape(b, 3, (int64_t[]){t.dims[0], panels, PANEL}), (int[]){1, 0, 2});
+}
+
+/* a times b, i32, of bytes.  A large b is kept in panels, on a processor: each of its rows is on a page of its own, and
+ * few columns of each are read at a time. */
+static kl_tensor byte_product(struct node *n, kl_tensor a, const struct type *tb)
+{
+    enum { LARGE = 1 << 20, PAGE = 4096 };
+    struct onnx_integer_operands o = matmul_operands(n);
+    struct type t = onnx_type_of(a);
+    uint32_t of[] = {o.b, NO_PLACE};
+    int64_t rows = 1, panels = (tb->dims[1] + PANEL - 1) / PANEL;
+    for (int i = 0; i + 1 < t.rank; i++)
+        rows = t.dims[i] < 0 ? 0 : sat_mul(rows, t.dims[i]);
+    if (onnx_device(n).id != kl_device_cpu().id || tb->rank != 2 || tb->dims[1] < PAGE || rows < 1 ||
+        sat_mul(tb->dims[0], tb->dims[1]) < LARGE || !once_is_ready(n, of))
+        return kl_matmul(a, kl_cast(onnx_in(n, o.b), KL_I32));
+    kl_tensor b = kl_cast(once_part(n, 1, of, byte_panels), KL_I32);
+    kl_tensor y = kl_matmul(kl_reshape(a, 3, (int64_t[]){1, rows, tb->dims[0]}), b); /* [panels, rows, PANEL] */
+    y = kl_reshape(kl_permute(y, (int[]){1, 0, 2}), 2, (int64_t[]){rows, panels * PANEL});
+    t.dims[t.rank - 1] = tb->dims[1];
+    return kl_reshape(kl_narrow(y, 1, 0, tb->dims[1]), t.rank, t.dims);
+}
+
 kl_tensor onnx_integer_product(struct node *n, kl_tensor a, kl_tensor p)
 {
     struct onnx_integer_operands o = matmul_operands(n);
@@ -90,8 +124,8 @@ kl_tensor onnx_integer_product(struct node *n, kl_tensor a, kl_tensor p)
         p = p.id && across ? kl_transpose(p, 0, 1) : p;
         return kl_matmul(p.id ? kl_sub(a, p) : a, down ? kl_transpose(b, 0, 1) : b);
     }
-    kl_tensor b = kl_cast(onnx_in(n, o.b), KL_I32), q = onnx_zero_point(n, o.b, o.b_zero, down ? 0 : -1);
-    kl_tensor y = kl_matmul(a, down ? kl_transpose(b, 0, 1) : b);
+    kl_tensor q = onnx_zero_point(n, o.b, o.b_zero, down ? 0 : -1);
+    kl_tensor y = down ? kl_matmul(a, kl_transpose(kl_cast(onnx_in(n, o.b), KL_I32), 0, 1)) : byte_product(n, a, &tb);
     if (p.id)
         y = kl_sub(y, kl_mul(p, once_part(n, 0, (uint32_t[]){o.b, o.b_zero, NO_PLACE}, column_sums)));
     if (q.id)
