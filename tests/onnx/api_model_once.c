@@ -291,6 +291,52 @@ static void flushes_subnormals(bool beside)
     unlink(data);
 }
 
+/* y = (a - p)(b - q), of bytes: a large b is kept in panels, and an unsigned one less 128 beside an unsigned a. */
+static void multiplies_bytes(bool a_signed, bool b_signed, int64_t depth, int64_t columns, uint8_t q)
+{
+    enum { ROWS = 3, UINT8 = 2, INT8 = 3 };
+    const uint8_t p = 5;
+    const int ta = a_signed ? INT8 : UINT8, tb = b_signed ? INT8 : UINT8;
+    uint8_t *a = malloc((size_t)(ROWS * depth)), *b = malloc((size_t)(depth * columns));
+    int32_t *got = calloc((size_t)(ROWS * columns), sizeof *got);
+    uint32_t random = 1;
+    if (!CHECK(a && b && got))
+        exit(1);
+    for (int64_t i = 0; i < ROWS * depth; i++)
+        a[i] = (uint8_t)((random = random * 1664525 + 1013904223) >> 24);
+    for (int64_t i = 0; i < depth * columns; i++)
+        b[i] = (uint8_t)((random = random * 1664525 + 1013904223) >> 24);
+    struct pb g = {0};
+    onnx_node(&g, "MatMulInteger", "a b p q", "y", onnx_none());
+    pb_text(&g, 2, "bytes");
+    onnx_initializer(&g, "b", tb, 2, (int64_t[]){depth, columns}, b, (size_t)(depth * columns));
+    onnx_initializer(&g, "p", ta, 0, NULL, &p, 1);
+    onnx_initializer(&g, "q", tb, 0, NULL, &q, 1);
+    onnx_io(&g, 11, "a", ta, 2, (int64_t[]){ROWS, depth});
+    onnx_io(&g, 12, "y", INT32, 2, (int64_t[]){ROWS, columns});
+    kl_model *m = load(&g);
+    kl_tensor in = kl_input(dev, a_signed ? KL_I8 : KL_U8, 2, (int64_t[]){ROWS, depth}, a), y;
+    OK(kl_trace_begin("bytes"));
+    OK(kl_model_call(m, 1, &in, 1, &y));
+    kl_keep(y);
+    OK(kl_trace_end());
+    OK(kl_read(y, got, (size_t)(ROWS * columns) * sizeof *got));
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < ROWS * columns; i++) {
+        int32_t sum = 0;
+        for (int64_t k = 0; k < depth; k++) {
+            uint8_t u = a[i / columns * depth + k], v = b[k * columns + i % columns];
+            sum += ((a_signed ? (int8_t)u : u) - p) * ((b_signed ? (int8_t)v - (int8_t)q : v - q));
+        }
+        wrong += got[i] != sum;
+    }
+    CHECK(wrong == 0);
+    kl_release(y);
+    kl_release(in);
+    kl_model_close(m);
+    free(a), free(b), free(got);
+}
+
 int main(int argc, char **argv)
 {
     int status;
@@ -304,6 +350,11 @@ int main(int argc, char **argv)
     is_bounded();
     flushes_subnormals(false);
     flushes_subnormals(true);
+    for (int i = 0; i < 4; i++) {
+        multiplies_bytes(i & 1, i >> 1, 5, 7, 200);
+        multiplies_bytes(i & 1, i >> 1, 260, 4101, i ? 200 : 128);
+    }
+    multiplies_bytes(false, false, 260, 4101, 0);
     unlink(path);
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     return failed != 0;

@@ -45,6 +45,23 @@ static bool is_bytes(struct node *n, uint32_t i, struct type *t)
     return onnx_type(n, i, t) && (t->dtype == KL_U8 || t->dtype == KL_I8);
 }
 
+/* Bytes from 0 to 255, less 128. */
+static kl_tensor bytes_less_128(kl_tensor a)
+{
+    return kl_bitcast(kl_xor(a, kl_full(kl_device_of(a), KL_U8, 0, NULL, 128)), KL_I8);
+}
+
+/* Processors multiply unsigned by signed bytes.  Where both are unsigned, the weights, operand `of[0]`, are kept less
+ * 128, as is their zero point *q: the same differences.  Does that cost nothing? */
+static bool weights_become_signed(struct node *n, const uint32_t *of, unsigned dtype, kl_tensor *q)
+{
+    struct type w;
+    if (dtype != KL_U8 || !q->id || !onnx_type(n, of[0], &w) || w.dtype != KL_U8 || !once_is_ready(n, of))
+        return false;
+    *q = kl_add_scalar(*q, -128);
+    return true;
+}
+
 /* ---- matrices ---- */
 
 struct onnx_integer_operands { uint32_t a, a_zero, b, b_zero; }; /* operands by number */
@@ -68,7 +85,7 @@ static bool matmul_transposes(const struct node *n, const char *name)
     return n->def->op->fn == onnx_qgemm && onnx_attr_int(n, name, 0);
 }
 
-/* Part 0: the sums of b's columns, less its zero point: [.., 1, N]. */
+/* Part SUMS: the sums of b's columns, less its zero point: [.., 1, N]. */
 static kl_tensor column_sums(struct node *n, uint32_t part)
 {
     struct onnx_integer_operands o = matmul_operands(n);
@@ -80,20 +97,24 @@ static kl_tensor column_sums(struct node *n, uint32_t part)
 
 enum { PANEL = 64 }; /* columns: a line of the cache */
 
-/* Part 1: b [K, N] as [panels, K, PANEL], with zeros behind the last column. */
-static kl_tensor byte_panels(struct node *n, uint32_t part)
+enum { SUMS, PANELS, SIGNED, SIGNED_PANELS }; /* parts of what is computed once of b */
+
+/* b, [K, N], less 128 or as [panels, K, PANEL], with zeros behind the last column, or both. */
+static kl_tensor byte_weights(struct node *n, uint32_t part)
 {
     kl_tensor b = onnx_in(n, matmul_operands(n).b);
     struct type t = onnx_type_of(b);
+    b = part == PANELS ? b : bytes_less_128(b);
+    if (part == SIGNED)
+        return b;
     int64_t panels = (t.dims[1] + PANEL - 1) / PANEL;
-    (void)part;
     b = kl_pad(b, (int64_t[]){0, 0}, (int64_t[]){0, panels * PANEL - t.dims[1]}, 0);
     return kl_permute(kl_reshape(b, 3, (int64_t[]){t.dims[0], panels, PANEL}), (int[]){1, 0, 2});
 }
 
-/* a times b, i32, of bytes.  A large b is kept in panels, on a processor: each of its rows is on a page of its own, and
- * few columns of each are read at a time. */
-static kl_tensor byte_product(struct node *n, kl_tensor a, const struct type *tb)
+/* a times b, i32, of bytes; less: b less 128.  A large b is kept in panels, on a processor: each of its rows is on a
+ * page of its own, and few columns of each are read at a time. */
+static kl_tensor byte_product(struct node *n, kl_tensor a, const struct type *tb, bool less)
 {
     enum { LARGE = 1 << 20, PAGE = 4096 };
     struct onnx_integer_operands o = matmul_operands(n);
@@ -104,8 +125,8 @@ static kl_tensor byte_product(struct node *n, kl_tensor a, const struct type *tb
         rows = t.dims[i] < 0 ? 0 : sat_mul(rows, t.dims[i]);
     if (onnx_device(n).id != kl_device_cpu().id || tb->rank != 2 || tb->dims[1] < PAGE || rows < 1 ||
         sat_mul(tb->dims[0], tb->dims[1]) < LARGE || !once_is_ready(n, of))
-        return kl_matmul(a, kl_cast(onnx_in(n, o.b), KL_I32));
-    kl_tensor b = kl_cast(once_part(n, 1, of, byte_panels), KL_I32);
+        return kl_matmul(a, kl_cast(less ? once_part(n, SIGNED, of, byte_weights) : onnx_in(n, o.b), KL_I32));
+    kl_tensor b = kl_cast(once_part(n, less ? SIGNED_PANELS : PANELS, of, byte_weights), KL_I32);
     kl_tensor y = kl_matmul(kl_reshape(a, 3, (int64_t[]){1, rows, tb->dims[0]}), b); /* [panels, rows, PANEL] */
     y = kl_reshape(kl_permute(y, (int[]){1, 0, 2}), 2, (int64_t[]){rows, panels * PANEL});
     t.dims[t.rank - 1] = tb->dims[1];
@@ -125,9 +146,11 @@ kl_tensor onnx_integer_product(struct node *n, kl_tensor a, kl_tensor p)
         return kl_matmul(p.id ? kl_sub(a, p) : a, down ? kl_transpose(b, 0, 1) : b);
     }
     kl_tensor q = onnx_zero_point(n, o.b, o.b_zero, down ? 0 : -1);
-    kl_tensor y = down ? kl_matmul(a, kl_transpose(kl_cast(onnx_in(n, o.b), KL_I32), 0, 1)) : byte_product(n, a, &tb);
+    bool less = !down && weights_become_signed(n, (uint32_t[]){o.b, NO_PLACE}, t.dtype, &q);
+    kl_tensor y = down ? kl_matmul(a, kl_transpose(kl_cast(onnx_in(n, o.b), KL_I32), 0, 1))
+                       : byte_product(n, a, &tb, less);
     if (p.id)
-        y = kl_sub(y, kl_mul(p, once_part(n, 0, (uint32_t[]){o.b, o.b_zero, NO_PLACE}, column_sums)));
+        y = kl_sub(y, kl_mul(p, once_part(n, SUMS, (uint32_t[]){o.b, o.b_zero, NO_PLACE}, column_sums)));
     if (q.id)
         y = kl_sub(y, kl_mul(down && kl_rank(q) == 2 ? kl_transpose(q, 0, 1) : q, kl_sum(a, 1, (int[]){-1}, true)));
     return y;
@@ -193,6 +216,13 @@ static kl_tensor filter_sums(struct node *n, uint32_t part)
     return kl_reshape(kl_sum(w, rank - 1, axes, false), rank - 1, dims);
 }
 
+/* Part 2: the weights less 128. */
+static kl_tensor signed_weights(struct node *n, uint32_t part)
+{
+    (void)part;
+    return bytes_less_128(onnx_in(n, conv_weights(n)));
+}
+
 bool onnx_bytes_conv_fits(const struct onnx_conv_operands *o, const struct type *f, const struct onnx_windows *s)
 {
     enum { MANY_FILTERS = 8, MANY_PRODUCTS = 16 }; /* that share the packing of windows; of each result */
@@ -244,9 +274,12 @@ kl_tensor onnx_bytes_conv(const struct onnx_conv_operands *o, const struct type 
         high[2 + k] = s->high[k] > 0 ? s->high[k] : 0, cut[1][k] = s->high[k] < 0 ? s->high[k] : 0;
     }
     kl_tensor z = is_zero(o->x, o->x_zero) ? kl_none : kl_reshape(onnx_in(o->x, o->x_zero), 0, NULL);
-    kl_tensor x = kl_cast(pad_bytes(o, z, low, high), KL_I32), w = kl_cast(onnx_in(o->w, o->w_at), KL_I32);
+    kl_tensor x = pad_bytes(o, z, low, high), q = onnx_zero_point(o->w, o->w_at, o->w_zero, 0); /* [] or [F, 1, ..] */
+    const uint32_t of[] = {o->w_at, NO_PLACE};
+    bool less = weights_become_signed(o->w, of, onnx_type_of(x).dtype, &q);
+    kl_tensor w = kl_cast(less ? once_part(o->w, 2, of, signed_weights) : onnx_in(o->w, o->w_at), KL_I32);
+    x = kl_cast(x, KL_I32);
     kl_tensor y = kl_conv(x, w, kl_none, s->stride, cut[0], cut[1], s->dilation, s->groups);
-    kl_tensor q = onnx_zero_point(o->w, o->w_at, o->w_zero, 0); /* [] or [F, 1, ..] */
     if (q.id && kl_rank(q))
         q = kl_squeeze(kl_transpose(q, 0, 1), 0);
     if (q.id) {
