@@ -28,7 +28,8 @@ static struct graph *product(const struct product *p, unsigned ta, unsigned tb)
     unsigned first = p->batch != 0;
     ref a = p->ta ? operand(g, ta, "a", p->batch, p->k, p->m) : operand(g, ta, "a", p->batch, p->m, p->k);
     ref b = p->tb ? operand(g, tb, "b", p->batch, p->n, p->k) : operand(g, tb, "b", p->batch, p->k, p->n);
-    union attr dims = {.dot = {.con_a = first + !p->ta, .con_b = first + p->tb, .ncon = 1, .nbatch = (uint8_t)first}};
+    union attr dims = {.dot = {.ncon = 1}}; /* of a fuller list clang would leave the union's other bytes unset */
+    dims.dot.con_a = first + !p->ta, dims.dot.con_b = first + p->tb, dims.dot.nbatch = (uint8_t)first;
     ref y = n_dot(g, n_cast(g, a, KL_I32), n_cast(g, b, KL_I32), &dims);
     if (p->scaled) {
         struct shape all = *node_shape(g, y), row = shape_make(1, &p->n);
