@@ -116,11 +116,17 @@ static void llvm_init(void)
 #endif
 }
 
+/* What a sanitizer looks at is in the module before machine code is made: making that fast is no use there. */
+#if defined(KILN_ASAN) || defined(KILN_TSAN)
+static const LLVMCodeGenOptLevel codegen_level = LLVMCodeGenLevelNone;
+#else
+static const LLVMCodeGenOptLevel codegen_level = LLVMCodeGenLevelDefault;
+#endif
+
 static LLVMTargetMachineRef machine_of(LLVMTargetRef target, const char *triple, const char *cpu,
                                        const char *features)
 {
-    return LLVMCreateTargetMachine(target, triple, cpu, features, LLVMCodeGenLevelDefault, LLVMRelocPIC,
-                                   LLVMCodeModelSmall);
+    return LLVMCreateTargetMachine(target, triple, cpu, features, codegen_level, LLVMRelocPIC, LLVMCodeModelSmall);
 }
 
 static LLVMTargetMachineRef machine_new(const char *cpu, const char *features)
