@@ -67,8 +67,19 @@ for run in quick:1 full:1 all:0 two:0 four:2 --gpu:0; do
     fi
 done
 printf '%s\n' "three - gpu printf 'SKIP no-device cuda: none\n0 passed, 0 failed, 1 skipped\n'" >"$scratch/suites"
-if KILN_TEST_SUITES=$scratch/suites bash tests/run.sh --gpu >/dev/null 2>&1; then f=$((f + 1)) &&
+echo "three - gpu echo SKIP no-device hip: no /dev/kfd; echo 5 passed, 0 failed, 1 skipped" >>"$scratch/suites"
+if KILN_TEST_SUITES=$scratch/suites bash tests/run.sh --gpu >"$scratch/gpu.log" 2>&1; then f=$((f + 1)) &&
     echo "FAIL --gpu passes without a GPU"; else p=$((p + 1)); fi
+for line in '^skipped: no-device cuda: none$' '^skipped: no-device hip: no /dev/kfd$' '^FAIL no GPU was tested$' \
+    '^5 passed, 1 failed, 2 skipped$'; do
+    if grep -q -- "$line" "$scratch/gpu.log"; then p=$((p + 1)); else
+        f=$((f + 1))
+        echo "FAIL --gpu without a GPU lacks $line:" && cat "$scratch/gpu.log"
+    fi
+done
+echo "three - gpu echo 5 passed, 0 failed, 0 skipped" >>"$scratch/suites"
+if KILN_TEST_SUITES=$scratch/suites bash tests/run.sh --gpu >/dev/null 2>&1; then p=$((p + 1)); else
+    f=$((f + 1)) && echo "FAIL --gpu with one of two GPUs"; fi
 # A command that never ends is ended: one that loops by its processor time, one that waits because it uses none, with
 # all that it has started.  Limits of the whole run are of processor time: one that only waits is within them.
 limited() { # NAME VARIABLE=VALUE.. -- PATTERN COMMAND
