@@ -120,6 +120,43 @@ void source_load(struct emitter *m, val v)
     text_put(m->t, ";\n");
 }
 
+/* Is pred true in no other lanes than the first of each group of adjacent ones?  *group: the groups' number. */
+static bool is_of_first_lanes(const struct kernel *k, val pred, val *group)
+{
+    const struct linst *n = k->inst, *i = &n[pred];
+    struct linear place, zero;
+    if (i->op == L_OP(P_AND))
+        return is_of_first_lanes(k, i->a, group) || is_of_first_lanes(k, i->b, group);
+    if (i->op != L_OP(P_EQ) || !source_linear(k, i->a, &place) || !source_linear(k, i->b, &zero) || place.n != 2 ||
+        place.constant || zero.n || zero.constant)
+        return false;
+    unsigned t = n[place.term[0]].op == L_LOOP ? 0 : 1; /* the lane less a multiple of the group */
+    val lane = place.term[t], quotient = place.term[1 - t];
+    struct linear size;
+    *group = quotient;
+    return n[lane].op == L_LOOP && n[lane].kind == LOOP_VECTOR && place.by[t] == 1 &&
+           n[quotient].op == L_OP(P_DIV) && n[quotient].a == lane && source_linear(k, n[quotient].b, &size) &&
+           !size.n && size.constant > 0 && place.by[1 - t] == -size.constant;
+}
+
+/* Does one lane of each group store, all of them to different elements? */
+static bool groups_differ(const struct kernel *k, const struct linst *i)
+{
+    enum { MAX_STRIDE = 1 << 30 };
+    struct linear index;
+    val group = 0;
+    int64_t stride = 0;
+    if (!i->c || !is_of_first_lanes(k, i->c, &group) || !source_linear(k, i->a, &index))
+        return false;
+    for (unsigned t = 0; t < index.n; t++) {
+        if (index.term[t] == group)
+            stride = index.by[t];
+        else if (k->inst[index.term[t]].varying)
+            return false;
+    }
+    return stride > 0 && stride < MAX_STRIDE;
+}
+
 /* May several lanes store to the same element?  They then store one after another, and the last one wins. */
 static bool lanes_collide(const struct emitter *m, const struct linst *i)
 {
@@ -127,7 +164,7 @@ static bool lanes_collide(const struct emitter *m, const struct linst *i)
     if (m->width == 1 || (!n[i->a].varying && !n[i->b].varying)) /* all lanes store the same value, or only one thread
                                                                     stores */
         return false;
-    return !m->affine[i->a] || !m->stride[i->a] || (uint64_t)m->stride[i->a] << 6 == 0;
+    return (!m->affine[i->a] || !m->stride[i->a] || (uint64_t)m->stride[i->a] << 6 == 0) && !groups_differ(m->k, i);
 }
 
 static void change_element(struct emitter *m, const struct linst *i)

@@ -528,7 +528,8 @@ void source_interleave(struct emitter *m, val v)
         store_to_exchange(m, x, given);
         snprintf(other, sizeof other, "x_%s[t ^ %uu]", x, h);
     } else {
-        snprintf(other, sizeof other, "lane_across(%s(%s), %u, %u)", x, given, h, m->width);
+        snprintf(other, sizeof other, "lane_across(%s(%s), %u, %u)", x, given, h,
+                 m->width < m->shuffle ? m->width : m->shuffle);
     }
     /* all lanes take part in the exchange, then each selects */
     source_line(m);

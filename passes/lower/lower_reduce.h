@@ -22,6 +22,7 @@ struct reduce {
     struct split_columns *split; /* NULL: columns are not split */
     /* If each > 1, a lane reduces so many adjacent columns at these coordinates of kept. */
     uint32_t each;
+    val lane;                    /* gpu_row_reduce: the thread's number among those of its row */
     val adjacent[REDUCE_VECTOR_WIDTH][KL_MAX_RANK];
 };
 
@@ -42,6 +43,8 @@ void reduce_set_adjacent(struct reduce *r, const struct shape *inner, uint32_t n
 struct reduce reduce_at_vector_element(const struct reduce *r, uint32_t n); /* the reduce at adjacent column n */
 /* Element i of each adjacent column, or of the only one; stores members of the prologue that other kernels read. */
 void reduce_vector_elements(const struct reduce *r, val i, val *x);
+/* The n elements i[0], i[1] .. of the row at kept_coord, in the same way. */
+void reduce_row_elements(const struct reduce *r, const val *i, uint32_t n, val *x);
 /* Computes and stores what is computed from the result; from that of each adjacent column, or of the only one. */
 void reduce_epilogue(const struct reduce *r, val result);
 void reduce_epilogues(const struct reduce *r, const val *result);

@@ -12,6 +12,8 @@ static uint16_t numeric_lanes(int64_t length)
     return width;
 }
 
+enum { WARP = 32 };
+
 /* Threads of a GPU's block for a row of so many elements, `each` adjacent elements in each access, `full` elements
  * being worth a thread. */
 static uint16_t gpu_row_width(const struct caps *caps, int64_t length, int64_t each, int64_t full)
@@ -37,7 +39,7 @@ static int64_t ordered_vector_width(const struct caps *caps, int64_t length, int
                                     int64_t chunk)
 {
     /* A_PROCESSOR: threads wanted for each of the GPU's processors.  No measurement is recorded. */
-    enum { A_PROCESSOR = 256, WARP = 32 };
+    enum { A_PROCESSOR = 256 };
     int64_t each = gpu_row_vector_width(length, access), lanes = numeric_lanes(length);
     int64_t chunks = length > chunk ? length / chunk : 1;
     while (each > 1 && (lanes / each < WARP || (length > chunk && chunk % each) ||
@@ -46,14 +48,20 @@ static int64_t ordered_vector_width(const struct caps *caps, int64_t length, int
     return each;
 }
 
-/* Has the record the numeric lanes, `each` of them a thread? */
-static bool ordered_lanes_legal(const struct lowering *w, const struct schedule *s, int64_t length, int64_t each,
-                                int64_t chunk)
+/* Has the record the numeric lanes of `rows` rows, `each` of them a thread? */
+static bool ordered_block_legal(const struct lowering *w, const struct schedule *s, int64_t length, int64_t each,
+                                int64_t chunk, int64_t rows)
 {
     int64_t lanes = numeric_lanes(length);
     if (each > lanes || (length > chunk && chunk % each))
         return reject_order(w, "vector");
-    return schedule_width_is(w, s, (uint16_t)(lanes / each));
+    return schedule_width_is(w, s, (uint16_t)(lanes / each * rows));
+}
+
+static bool ordered_lanes_legal(const struct lowering *w, const struct schedule *s, int64_t length, int64_t each,
+                                int64_t chunk)
+{
+    return ordered_block_legal(w, s, length, each, chunk, 1);
 }
 
 /* Elements of each thread of a row. */
@@ -82,7 +90,7 @@ static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f,
     /* Elements: FULL, worth a thread, or FULL_COLUMNS, where it has sums of columns, too; MAX_COUNT, that a thread may
      * hold.  MAX_WORK: elements of a thread times members of the group, each a value in a register and code that is
      * written out.  No measurement is recorded. */
-    enum { FULL = 32, FULL_COLUMNS = 16, MAX_COUNT = 64, MAX_WORK = 1 << 11, WARP = 32 };
+    enum { FULL = 32, FULL_COLUMNS = 16, MAX_COUNT = 64, MAX_WORK = 1 << 11 };
     bool ordered = caps->graph_order, chunks = ordered && f->chunks;
     int64_t each = !ordered ? gpu_row_vector_width(f->length, f->access)
         : f->symbolic || (chunks && !f->chunk) ? 1
@@ -431,19 +439,67 @@ static bool gpu_row_split_legal(const struct lowering *w, const struct reduce_fa
            reject_schedule(w, "split", "split: less than a row, in no more parts than there are threads");
 }
 
+static int64_t at_least_one(uint32_t n) { return n ? n : 1; }
+
+/* Adjacent elements, and rows of a block. */
+static int64_t row_adjacent(const struct schedule *s) { return at_least_one(s->gpu_row_reduce.vector); }
+static int64_t row_count(const struct schedule *s) { return at_least_one(s->gpu_row_reduce.rows); }
+
+/* Short rows of a GPU, which have fewer than a warp's accesses of 16 bytes: several in a block, so that each thread has
+ * such an access and blocks have whole warps.  In the graph's order a row's threads are its 64 lanes.  False: there are
+ * other rows. */
+static bool choose_short_rows(const struct reduce_facts *f, struct schedule *s)
+{
+    /* A_PROCESSOR: blocks of more than a warp wanted for each of the GPU's processors.  No measurement is recorded. */
+    enum { THREADS = 128, A_PROCESSOR = 8 };
+    const struct caps *caps = f->w->chooser->caps;
+    bool ordered = anchor_in_graph_order(f->w);
+    int64_t each = f->access, lanes = 1, rows = THREADS, count = shape_count(&f->kept);
+    if (f->symbolic || f->len >= WARP * each || f->len % each ||
+        (ordered && (each > numeric_lanes(f->len) || (f->len > f->chunk && f->chunk % each))))
+        return false;
+    while (lanes * each < f->len)
+        lanes *= 2;
+    if (ordered)
+        lanes = numeric_lanes(f->len) / each;
+    rows /= lanes;
+    while (rows > 1 && (count % rows || rows * lanes > (int64_t)caps->block_threads ||
+                        (rows * lanes > WARP && count / rows < A_PROCESSOR * (int64_t)caps->threads)))
+        rows /= 2;
+    if (rows < 2 || rows * lanes < WARP)
+        return false;
+    s->width = (uint16_t)(rows * lanes);
+    s->gpu_row_reduce.vector = each > 1 ? (uint16_t)each : 0;
+    s->gpu_row_reduce.rows = (uint16_t)rows;
+    return true;
+}
+
+static bool short_rows_legal(const struct reduce_facts *f, const struct schedule *s)
+{
+    int64_t rows = s->gpu_row_reduce.rows;
+    return rows < 2 || (!f->symbolic && !s->gpu_row_reduce.split && rows <= s->width &&
+                        shape_count(&f->kept) % rows == 0) ||
+           reject_schedule(f->w, "rows", "rows: of rows without symbols, which they divide, a lane at least for each");
+}
+
 bool gpu_row_reduce_fits(struct reduce_facts *f) { return has_gpu_rows(f); }
 
 bool gpu_row_reduce_choose(struct reduce_facts *f, struct schedule *s)
 {
     enum { FULL = 16 };         /* elements of a row that are worth a thread; no measurement is recorded */
     const struct chooser *c = f->w->chooser;
-    bool ordered = anchor_in_graph_order(f->w);
-    int64_t each = c->want && ordered ? (s->gpu_row_reduce.vector ? s->gpu_row_reduce.vector : 1)
+    bool ordered = anchor_in_graph_order(f->w), open = !c->want;
+    if (open && choose_short_rows(f, s)) {
+        s->grain = lower_grain(shape_count(&f->kept) / s->gpu_row_reduce.rows, f->len * s->gpu_row_reduce.rows);
+        return true;
+    }
+    int64_t each = !open && ordered ? row_adjacent(s)
         : ordered ? ordered_vector_width(c->caps, f->len, shape_count(&f->kept), f->access, f->chunk)
                            : gpu_row_vector_width(f->len, f->access);
     if (!s->width)
-        s->width = ordered ? (uint16_t)(numeric_lanes(f->len) / each) : gpu_row_width(c->caps, f->len, each, FULL);
-    if (!c->want) {
+        s->width = ordered ? (uint16_t)(numeric_lanes(f->len) / each * row_count(s))
+                           : gpu_row_width(c->caps, f->len, each, FULL);
+    if (open) {
         s->gpu_row_reduce.vector = each > 1 ? (uint16_t)each : 0;
         s->grain = lower_grain(shape_count(&f->kept), f->len);
         s->gpu_row_reduce.split = gpu_row_split(c->caps, f, s->width, each);
@@ -453,10 +509,10 @@ bool gpu_row_reduce_choose(struct reduce_facts *f, struct schedule *s)
 
 bool gpu_row_reduce_legal(const struct reduce_facts *f, const struct schedule *s)
 {
-    int64_t each = s->gpu_row_reduce.vector ? s->gpu_row_reduce.vector : 1;
-    if (anchor_in_graph_order(f->w) && !ordered_lanes_legal(f->w, s, f->len, each, f->chunk))
+    if (anchor_in_graph_order(f->w) &&
+        !ordered_block_legal(f->w, s, f->len, row_adjacent(s), f->chunk, row_count(s)))
         return false;
-    return (s->width <= f->w->chooser->caps->block_threads ||
+    return short_rows_legal(f, s) && (s->width <= f->w->chooser->caps->block_threads ||
             reject_schedule(f->w, "width", "width %u: a block of this target has fewer threads", s->width)) &&
            gpu_row_split_legal(f->w, f, s);
 }

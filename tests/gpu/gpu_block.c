@@ -35,9 +35,12 @@ static const char gpu_shim[] =
     "#define __shfl_down(v, h, w) exchange(v, lane_of(w) + (h) < (w) ? threadIdx.x + (h) : threadIdx.x)\n"
     "#define __shfl_xor(v, h, w) exchange(v, threadIdx.x ^ (h))\n"
     "#define __shfl(v, l, w) exchange(v, threadIdx.x - lane_of(w) + (l))\n"
-    "#define __shfl_down_sync(m, v, h, w) __shfl_down(v, h, w)\n#define __shfl_xor_sync(m, v, h, w) __shfl_xor(v, h, "
-    "w)\n"
-    "#define __shfl_sync(m, v, l, w) __shfl(v, l, w)\n#define __syncwarp() exchange(0, threadIdx.x)\n";
+    /* CUDA C++ Programming Guide, Warp Shuffle Functions: the width is a power of two in the range [1, warpSize] */
+    "template <unsigned w> static void of_a_warp() { static_assert(w && w <= 32 && !(w & (w - 1)), \"\"); }\n"
+    "#define __shfl_down_sync(m, v, h, w) (of_a_warp<w>(), __shfl_down(v, h, w))\n"
+    "#define __shfl_xor_sync(m, v, h, w) (of_a_warp<w>(), __shfl_xor(v, h, w))\n"
+    "#define __shfl_sync(m, v, l, w) (of_a_warp<w>(), __shfl(v, l, w))\n"
+    "#define __syncwarp() exchange(0, threadIdx.x)\n";
 
 /* Products by subgroups.  Element for element it is asked which lane and register has it, and the sum is one
  * ascending chain of fma, as the interpreter's is.  Threads give their factors in turns of two arrays, so that one

@@ -171,11 +171,13 @@ static void reductions(void)
 }
 
 /* On a GPU a thread reads several adjacent elements at once only of rows that begin at multiples of as many: else these
- * would be as many accesses, each of elements that are not adjacent to those of the next thread. */
+ * would be as many accesses, each of elements that are not adjacent to those of the next thread.  Of short rows a block
+ * has several, so that accesses have 16 bytes: at least a warp's, and more where there are many. */
 static void row_vectors(const struct caps *caps)
 {
-    static const struct { int64_t rows, length; unsigned vector; } row[] = {
-        {4096, 1024, 4}, {4096, 1002, 2}, {4096, 1001, 0}, {1, 5001, 4}};
+    static const struct { int64_t rows, length; unsigned vector, block; } row[] = {
+        {4096, 1024, 4, 0}, {4096, 1002, 2, 0}, {4096, 1001, 0, 0}, {1, 5001, 4, 0}, {1 << 20, 64, 4, 8},
+        {96, 64, 4, 2}, {97, 64, 2, 0}, {1 << 20, 24, 4, 16}, {1 << 20, 3, 0, 32}, {1 << 20, 128, 4, 0}};
     for (unsigned i = 0; i < sizeof row / sizeof *row && caps->is_gpu; i++) {
         struct err e = {0};
         struct graph *g = graph_new("rows");
@@ -183,9 +185,10 @@ static void row_vectors(const struct caps *caps)
         struct program *p = plan(g, caps, true, NULL, &e);
         const struct schedule *s = p && p->nkernel ? schedule_of(p->kernel[0]) : NULL;
         if (check(s && s->kind == SCHED_GPU_ROW_REDUCE, "rows for %s: no kernel of threads for a row", caps->name))
-            check(s->gpu_row_reduce.vector == row[i].vector, "%lld rows of %lld for %s: vectors of %u, not %u",
+            check(s->gpu_row_reduce.vector == row[i].vector && s->gpu_row_reduce.rows == row[i].block,
+                  "%lld rows of %lld for %s: vectors of %u, not %u, %u rows in a block, not %u",
                   (long long)row[i].rows, (long long)row[i].length, caps->name, s->gpu_row_reduce.vector,
-                  row[i].vector);
+                  row[i].vector, s->gpu_row_reduce.rows, row[i].block);
         program_free(p);
         graph_free(g);
     }

@@ -18,6 +18,8 @@ val gpu_index(struct kernel *k, val v, int64_t n);
 /* Folds the n sums of each lane of the open vector loop, a power of two, in the graph's order: numeric lane
  * n * lane + i has sum[i].  With one sum, the lanes' sums. */
 val gpu_fold_lanes(struct kernel *k, enum fold fold, val *sum, int64_t n);
+/* The second step of that: folds the n sums that a lane has. */
+val gpu_fold_adjacent(struct kernel *k, enum fold fold, val *sum, int64_t n);
 /* Binary search in n ordered elements: returns how many elements, from the first on, are before the one that is
  * searched for, 0..n.  before(ctx, i): is element i one of them? */
 val gpu_search(struct kernel *k, val n, int64_t max, val (*before)(void *ctx, val i), void *ctx);

@@ -1,5 +1,6 @@
-/* The elements and results of the adjacent columns of a lane, for all that a reduce's kernel stores beside them: all of
- * a lane are computed before one is stored, so that a GPU accesses adjacent ones at once. */
+/* The elements and results of the adjacent columns of a lane, or the adjacent elements of its row, for all that a
+ * reduce's kernel stores beside them: all of a lane are computed before one is stored, so that a GPU accesses adjacent
+ * ones at once. */
 #include "lower_gpu.h"
 #include "passes/lower/lower_reduce.h"
 #include <string.h>
@@ -62,6 +63,27 @@ static val evaluate_element(const struct reduce *r, val i, struct element *e)
     return k_cast(w->k, lower_at(w, r->n->in[0], coord), dtype_compute(r->n->dtype));
 }
 
+/* Stores the members of the prologue at n elements. */
+static void put_elements(struct lowering *w, const struct element *e, uint32_t n)
+{
+    for (uint32_t m = 0; m < w->nmember; m++)
+        for (uint32_t u = 0; u < n && w->stored[w->member[m]] && lower_in_prologue(w, w->member[m]); u++)
+            lower_put(w, &e[u * w->nmember + m]);
+}
+
+void reduce_row_elements(const struct reduce *r, const val *i, uint32_t n, val *x)
+{
+    struct lowering *w = r->w;
+    struct element *e = mem_alloc(n * w->nmember * sizeof *e);
+    for (uint32_t u = 0; u < n; u++)
+        x[u] = e ? evaluate_element(r, i[u], e + u * w->nmember) : reduce_identity(r);
+    if (e)
+        put_elements(w, e, n);
+    else
+        err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering %s", w->k->name);
+    mem_free(e);
+}
+
 /* Element i of each adjacent column.  All are computed before members are stored: then adjacent elements are accessed
  * at once. */
 void reduce_vector_elements(const struct reduce *r, val i, val *x)
@@ -79,9 +101,7 @@ void reduce_vector_elements(const struct reduce *r, val i, val *x)
         struct reduce own = reduce_at_vector_element(r, n);
         x[n] = evaluate_element(&own, i, e + n * w->nmember);
     }
-    for (uint32_t m = 0; m < w->nmember; m++)
-        for (uint32_t n = 0; n < r->each && w->stored[w->member[m]] && lower_in_prologue(w, w->member[m]); n++)
-            lower_put(w, &e[n * w->nmember + m]);
+    put_elements(w, e, r->each);
     mem_free(e);
 }
 

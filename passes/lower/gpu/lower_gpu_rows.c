@@ -1,5 +1,6 @@
 /* Reductions of rows on a GPU: the lanes of a block read groups of adjacent elements at a fixed stride, and their sums
- * are combined in any order.  Few long rows are summed in parts, then the parts.
+ * are combined in any order.  Few long rows are summed in parts, then the parts.  Of short rows a block has several,
+ * side by side in its lanes, so that each access has 16 bytes and each warp lanes enough.
  *
  * In the order of the graph a thread is as many of its 64 lanes as it has adjacent elements, each with a sum of its
  * own: threads are folded first, from the most distant lanes on, then a thread's own lanes.  Parts are the order's
@@ -11,6 +12,14 @@ static int64_t gpu_row_vector_width(const struct reduce *r)
 {
     return reduce_schedule(r)->gpu_row_reduce.vector ? reduce_schedule(r)->gpu_row_reduce.vector : 1;
 }
+
+/* Rows of a block, and the lanes of each of them. */
+static int64_t block_rows(const struct reduce *r)
+{
+    return reduce_schedule(r)->gpu_row_reduce.rows ? reduce_schedule(r)->gpu_row_reduce.rows : 1;
+}
+
+static int64_t row_lanes(const struct reduce *r) { return r->w->k->sched.width / block_rows(r); }
 
 static bool is_ordered(const struct reduce *r)
 {
@@ -26,7 +35,20 @@ static void start_sums(const struct reduce *r, val *acc)
         acc[u] = k_splat(r->w->k, reduce_identity(r));
 }
 
-static val fold_sums(const struct reduce *r, val *acc) { return gpu_fold_lanes(r->w->k, r->fold, acc, row_sums(r)); }
+/* The sum of a row; if a block has several, only the first lane of each row has it. */
+static val fold_sums(const struct reduce *r, val *acc)
+{
+    struct kernel *k = r->w->k;
+    int64_t sums = row_sums(r);
+    if (block_rows(r) == 1)
+        return gpu_fold_lanes(k, r->fold, acc, sums);
+    for (int64_t half = row_lanes(r) / 2; half; half /= 2)
+        for (int64_t u = 0; u < sums; u++) {
+            val far = k_interleave(k, INTERLEAVE_HI, acc[u], acc[u], (uint32_t)half);
+            acc[u] = k_fold_step(k, r->fold, acc[u], far);
+        }
+    return gpu_fold_adjacent(k, r->fold, acc, sums);
+}
 
 /* Folds `vectors` vectors of lanes with `each` adjacent elements from element `base` on into acc; only the first `rest`
  * elements of them if rest > 0. */
@@ -34,23 +56,25 @@ static void fold_vector(const struct reduce *r, val *acc, val base, int64_t vect
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t each = gpu_row_vector_width(r), width = k->sched.width * each, sums = row_sums(r);
-    val pred = 0;
-    for (int64_t v = 0; v < vectors; v++)
-        for (int64_t u = 0; u < each; u++) {
-            int64_t left = rest - v * width;
-            if (rest && left <= u) /* no lane has such an element */
-                break;
-            if (rest && left < width && (!u || left % each))
-                pred = k_prim(k, P_LT, w->lane, k_int(k, (left - u + each - 1) / each), 0);
-            val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * width + u));
-            if (pred && rest) /* the other lanes read no memory */
-                ix_bound(k, at, 0, rest - 1);
-            w->pred = pred;
-            val x = reduce_element(r, ix_add(k, base, at)), *sum = &acc[u % sums];
-            val more = k_fold_step(k, r->fold, *sum, x);
-            *sum = pred ? k_prim(k, P_SELECT, pred, more, *sum) : more;
+    int64_t each = gpu_row_vector_width(r), width = row_lanes(r) * each, sums = row_sums(r);
+    for (int64_t v = 0; v < vectors; v++) {
+        int64_t left = rest ? rest - v * width : width, n = left % each ? 1 : each; /* elements with one predicate */
+        for (int64_t u = 0; u < each && u < left; u += n) {
+            val at[REDUCE_VECTOR_WIDTH], x[REDUCE_VECTOR_WIDTH];
+            w->pred = left < width ? k_prim(k, P_LT, r->lane, k_int(k, (left - u + each - 1) / each), 0) : 0;
+            for (int64_t e = 0; e < n; e++) {
+                val place = ix_add(k, ix_scale(k, r->lane, each), k_int(k, v * width + u + e));
+                if (w->pred) /* the other lanes read no memory */
+                    ix_bound(k, place, 0, rest - 1);
+                at[e] = ix_add(k, base, place);
+            }
+            reduce_row_elements(r, at, (uint32_t)n, x);
+            for (int64_t e = 0; e < n; e++) {
+                val *sum = &acc[(u + e) % sums], more = k_fold_step(k, r->fold, *sum, x[e]);
+                *sum = w->pred ? k_prim(k, P_SELECT, w->pred, more, *sum) : more;
+            }
         }
+    }
     w->pred = 0;
 }
 
@@ -63,7 +87,7 @@ static val fold_rest(const struct reduce *r, val acc, val base, val rest)
     struct kernel *k = w->k;
     int64_t each = gpu_row_vector_width(r);
     for (int64_t v = 0; v < AT_ONCE; v++) {
-        val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * k->sched.width * each));
+        val at = ix_add(k, ix_scale(k, r->lane, each), k_int(k, v * k->sched.width * each));
         w->pred = k_prim(k, P_LT, at, rest, 0);
         for (int64_t u = 0; u < each; u++) {
             val x = reduce_element(r, ix_add(k, base, ix_add(k, at, k_int(k, u))));
@@ -94,7 +118,7 @@ static val fold_symbolic_part(const struct reduce *r, val first, val length)
 static val fold_part(const struct reduce *r, val first, int64_t length)
 {
     struct kernel *k = r->w->k;
-    int64_t each = gpu_row_vector_width(r), width = k->sched.width * each, step = AT_ONCE * width;
+    int64_t each = gpu_row_vector_width(r), width = row_lanes(r) * each, step = AT_ONCE * width;
     val acc[REDUCE_VECTOR_WIDTH], c[REDUCE_VECTOR_WIDTH];
     start_sums(r, acc);
     if (length / step) {
@@ -146,16 +170,17 @@ static void open_gpu_rows(struct reduce *r, int64_t parts, val now, val *part, s
     lower_unflatten(k, &r->kept, ix_quotient(k, p, now, parts, part), r->kept_coord);
 }
 
-static void open_gpu_lanes(const struct reduce *r)
+static void open_gpu_lanes(struct reduce *r)
 {
     struct kernel *k = r->w->k;
     r->w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    r->lane = block_rows(r) > 1 ? ix_mod(k, r->w->lane, row_lanes(r)) : r->w->lane;
 }
 
-static void close_gpu_lanes(const struct reduce *r)
+static void close_gpu_lanes(struct reduce *r)
 {
     k_end(r->w->k, r->w->lane);
-    r->w->lane = 0;
+    r->w->lane = r->lane = 0;
 }
 
 /* A part's sum, to its place among the row's. */
@@ -309,6 +334,25 @@ static void emit_gpu_row_parts(struct reduce *r)
     lower_tasks_end(w, &t);
 }
 
+/* Short rows: the first lane of each stores its sum. */
+static void emit_gpu_short_rows(struct reduce *r)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t rows = block_rows(r), lanes = row_lanes(r);
+    struct tasks t;
+    val block = lower_tasks(w, shape_count(&r->kept) / rows, 0, &t);
+    open_gpu_lanes(r);
+    val row = ix_add(k, ix_scale(k, block, rows), ix_div(k, w->lane, lanes));
+    lower_unflatten(k, &r->kept, row, r->kept_coord);
+    val sum = fold_row(r);
+    w->pred = lanes > 1 ? k_prim(k, P_EQ, r->lane, k_int(k, 0), 0) : 0;
+    reduce_epilogue(r, sum);
+    w->pred = 0;
+    close_gpu_lanes(r);
+    lower_tasks_end(w, &t);
+}
+
 void gpu_reduce_rows(struct reduce *r)
 {
     struct lowering *w = r->w;
@@ -318,6 +362,10 @@ void gpu_reduce_rows(struct reduce *r)
     k->extent = 0;
     if (reduce_schedule(r)->gpu_row_reduce.split) {
         emit_gpu_row_parts(r);
+        return;
+    }
+    if (block_rows(r) > 1) {
+        emit_gpu_short_rows(r);
         return;
     }
     open_gpu_rows(r, 1, k_int(k, 1), &part, &t);

@@ -9,14 +9,19 @@ val gpu_index(struct kernel *k, val v, int64_t n)
     return v;
 }
 
-val gpu_fold_lanes(struct kernel *k, enum fold fold, val *sum, int64_t n)
+val gpu_fold_adjacent(struct kernel *k, enum fold fold, val *sum, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        sum[i] = k_lane_reduce(k, fold, sum[i]);
     for (int64_t half = n / 2; half; half /= 2)
         for (int64_t i = 0; i < half; i++)
             sum[i] = k_fold_step(k, fold, sum[i], sum[i + half]);
     return sum[0];
+}
+
+val gpu_fold_lanes(struct kernel *k, enum fold fold, val *sum, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        sum[i] = k_lane_reduce(k, fold, sum[i]);
+    return gpu_fold_adjacent(k, fold, sum, n);
 }
 
 val gpu_blocks_begin(struct lowering *w, struct gpu_phase *p, int64_t blocks)
