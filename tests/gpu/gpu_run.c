@@ -494,6 +494,8 @@ static void symbols(uint64_t graphs, uint64_t seed)
         struct graph *s = text_parse(files.gl_pathv[i]);
         if (s)
             try_symbols(s, files.gl_pathv[i], !s->nregion && !s->ncustom && number < DEVICE_PLUGIN, 1, FILE_VALUES);
+        printf("%zu of %zu texts, %u failed: %s\n", i + 1, (size_t)files.gl_pathc, failed, files.gl_pathv[i]);
+        fflush(stdout);
         graph_free(s);
     }
     globfree(&files);

@@ -20,6 +20,7 @@
 
 enum {
     BATCH = 100, /* programs of one child, whose caches only grow */
+    A_LINE = 10, /* programs of a device for each line of progress */
     MAX_FAILURES = 5,
     PROGRAM_SECONDS = 120,
     SHRINK_SECONDS = 20 /* for one of the programs that are tried */
@@ -121,6 +122,10 @@ static void run_batch(uint64_t seed, uint64_t end)
             exit(1);
         if (o == SAME)
             atomic_fetch_add(&progress->compared, 1);
+        if (device && (seed + 1) % A_LINE == 0) { /* a device may take minutes for so many */
+            printf("up to seed %" PRIu64 ": %u the same or refused\n", seed, (unsigned)atomic_load(&progress->compared));
+            fflush(stdout);
+        }
     }
     atomic_store(&progress->seed, end);
     exit(0); /* not _exit: the leak check runs */
