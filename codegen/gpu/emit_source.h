@@ -26,8 +26,7 @@ struct emitter {
     struct err *e;
     struct source_info info;
     uint8_t *barrier;             /* per instruction: a barrier is emitted before it */
-    uint8_t *affine;              /* per value: its lanes differ by a constant, */
-    int64_t *stride;              /* which is this one */
+    uint8_t *apart;               /* per value: an index that is another one in each lane */
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     struct pack *pack;            /* per load and store */
     struct near *near;            /* per load that is no pack, and copy, in CUDA and HIP */
@@ -213,7 +212,7 @@ void source_broadcast(struct emitter *m, val v);  /* declares v, a tile that is 
 
 /* ---- source_order.c ---- */
 bool source_may_share(const struct kernel *k, uint32_t b, uint32_t o); /* may input b be the memory of output o? */
-/* Sets barrier, affine and stride.  Returns false if it is out of memory. */
+/* Sets barrier and apart.  Returns false if it is out of memory. */
 bool source_order(struct emitter *m);
 
 #endif

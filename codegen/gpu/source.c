@@ -386,13 +386,12 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     m.info.local = mem_alloc((k->nbuf + 1) * sizeof *m.info.local);
     m.info.narrow = mem_alloc((k->nbuf + 1) * sizeof *m.info.narrow);
     m.barrier = mem_arena_alloc(&m.mem, k->ninst);
-    m.affine = mem_arena_alloc(&m.mem, k->ninst);
+    m.apart = mem_arena_alloc(&m.mem, k->ninst);
     m.chain = mem_arena_alloc(&m.mem, k->ninst);
     m.known = mem_arena_alloc(&m.mem, k->ninst);
     m.narrow = mem_arena_alloc(&m.mem, k->ninst);
     m.role = mem_arena_alloc(&m.mem, k->ninst);
     m.sums = mem_arena_alloc(&m.mem, k->ninst * sizeof *m.sums);
-    m.stride = mem_arena_alloc(&m.mem, k->ninst * sizeof *m.stride);
     bool ok = m.info.local && m.info.narrow && !m.mem.failed;
     ok = ok ? source_emit_kernel(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_arena_free(&m.mem);

@@ -114,8 +114,7 @@ static bool can_pack(const struct emitter *m, val v)
     bool from = role == BUF_IN || role == BUF_WORKSPACE || role == BUF_SHARED;
     bool load = i->op == L_LOAD && from && !i->cols && load_elements(m->k, i) == 1 && !m->k->buf[i->imm].panel_rows;
     bool store = i->op == L_STORE && !m->k->inst[i->b].cols && !m->info.local[i->imm] &&
-                 (m->own_threads || (m->affine[i->a] && m->stride[i->a]) || /* no two lanes store the same element */
-                  source_is_of_one_thread(m, v));
+                 (m->own_threads || m->apart[i->a] || source_is_of_one_thread(m, v));
     return (load || store) && (m->own_threads || m->k->inst[i->a].varying || !m->d->table);
 }
 

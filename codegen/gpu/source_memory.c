@@ -164,7 +164,7 @@ static bool lanes_collide(const struct emitter *m, const struct linst *i)
     if (m->width == 1 || (!n[i->a].varying && !n[i->b].varying)) /* all lanes store the same value, or only one thread
                                                                     stores */
         return false;
-    return (!m->affine[i->a] || !m->stride[i->a] || (uint64_t)m->stride[i->a] << 6 == 0) && !groups_differ(m->k, i);
+    return !m->apart[i->a] && !groups_differ(m->k, i);
 }
 
 static void change_element(struct emitter *m, const struct linst *i)

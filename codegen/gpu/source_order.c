@@ -73,21 +73,36 @@ static void source_order_load(struct order_walk *w, val v)
     w->now[i->imm] |= READ;
 }
 
-/* By how much an index increases if loop variable `var` increases by one.  Returns false if this is not constant. */
-static bool order_index_slope(const struct kernel *k, const struct linear *l, val var, int64_t *by)
+/* By how much an index increases if loop variable `var` increases by one, and if var / over does, where the index has
+ * such a term; else over is 0. */
+struct index_slope { int64_t by, quotient_by, over; };
+
+/* Is v the quotient of a loop variable and a constant?  Then this one is *over. */
+static bool is_quotient(const struct kernel *k, val v, val var, int64_t *over)
 {
-    *by = 0;
+    const struct linst *i = &k->inst[v];
+    if (i->op != L_OP(P_DIV) || i->a != var || k->inst[i->b].op != L_CONST)
+        return false;
+    *over = (int64_t)k->inst[i->b].imm;
+    return *over > 0;
+}
+
+/* Returns false if the index does not increase so. */
+static bool order_index_slope(const struct kernel *k, const struct linear *l, val var, struct index_slope *s)
+{
+    *s = (struct index_slope){0};
     for (unsigned t = 0; t < l->n; t++)
         if (l->term[t] == var)
-            *by = l->by[t];
+            s->by = l->by[t];
+        else if (!s->over && is_quotient(k, l->term[t], var, &s->over))
+            s->quotient_by = l->by[t];
         else if (k->inst[l->term[t]].op != L_LOOP && index_uses(k, l->term[t], var))
             return false;
     return true;
 }
 
-struct index_step { uint64_t by; int64_t count; }; /* of an index in a loop,
-    with the loop's number of iterations; 0: any
-                                                number */
+/* Of an index in a loop, with the loop's number of iterations; 0: any number. */
+struct index_step { uint64_t by; int64_t count; };
 
 static unsigned add_step(struct index_step *s, unsigned n, int64_t by, int64_t count)
 {
@@ -115,13 +130,25 @@ static bool steps_apart(const struct index_step *s, unsigned n)
     return true;
 }
 
+/* Adds the steps of an index in a loop of `count` iterations from 0, whose variable is quotient * over + rest: of the
+ * rest and of the quotient. */
+static bool add_parts(struct index_step *s, unsigned *n, const struct index_slope *x, int64_t count)
+{
+    int64_t by;
+    if (count < 1 || __builtin_mul_overflow(x->by, x->over, &by) || __builtin_add_overflow(by, x->quotient_by, &by))
+        return false;
+    *n = add_step(s, *n, x->by, count < x->over ? count : x->over);
+    *n = add_step(s, *n, by, (count - 1) / x->over + 1);
+    return true;
+}
+
 /* Do two stores to the same buffer, or one store in different iterations, never access the same element?  This is about
  * the iterations of all open loops except the parallel one, and except that of lanes if one thread does both stores. */
 static bool order_is_disjoint(const struct order_walk *w, val v, val u)
 {
     const struct kernel *k = w->m->k;
     struct linear a, b;
-    struct index_step s[MAX_NEST + 1];
+    struct index_step s[2 * MAX_NEST + 1];
     unsigned n = 0;
     int64_t between;
     bool once = source_is_of_one_thread(w->m, v) && source_is_of_one_thread(w->m, u);
@@ -132,15 +159,20 @@ static bool order_is_disjoint(const struct order_walk *w, val v, val u)
         n = add_step(s, n, between, 2);
     for (unsigned d = w->depth; d-- > 0;) {
         const struct linst *l = &k->inst[w->stack[d]], *lo = &k->inst[l->a], *hi = &k->inst[l->b];
+        struct index_slope slope;
         int64_t by, length, count = 0;
         if (l->op != L_LOOP || l->kind == LOOP_PARALLEL || (once && l->kind == LOOP_VECTOR))
             continue;
-        if (!order_index_slope(k, &a, w->stack[d], &by) || __builtin_mul_overflow(by, (int64_t)l->imm, &by))
+        if (!order_index_slope(k, &a, w->stack[d], &slope) ||
+            __builtin_mul_overflow(slope.by, (int64_t)l->imm, &by))
             return false;
         if (lo->op == L_CONST && hi->op == L_CONST &&
             !__builtin_sub_overflow((int64_t)hi->imm, (int64_t)lo->imm, &length))
             count = length > 0 ? (length - 1) / (int64_t)l->imm + 1 : 1;
-        n = add_step(s, n, by, count);
+        if (!slope.over)
+            n = add_step(s, n, by, count);
+        else if (l->imm != 1 || lo->imm || !add_parts(s, &n, &slope, count))
+            return false;
     }
     return steps_apart(s, n);
 }
@@ -252,28 +284,63 @@ static void order_visit(struct order_walk *w, val v)
         memset(w->now, 0, w->m->k->nbuf);
 }
 
-/* Finds indices whose lanes differ by a constant: sums and multiples of loop variables. */
-static void find_strides(struct emitter *m)
+/* What is known of the lanes of an index.  affine: they differ by `stride`, a constant.  rise: from lane to lane it
+ * increases, or does not decrease, by `span` in all. */
+enum rise { RISE_UNKNOWN, RISE_NONE, RISE_STRICT };
+struct lane_index { bool affine; int64_t stride; enum rise rise; int64_t span; };
+
+static struct lane_index lane_index_sum(const struct lane_index *a, const struct lane_index *b, bool minus)
+{
+    uint64_t x = (uint64_t)a->stride, y = (uint64_t)b->stride;
+    struct lane_index s = {.affine = a->affine && b->affine, .stride = (int64_t)(minus ? x - y : x + y)};
+    if (!minus && a->rise && b->rise && !__builtin_add_overflow(a->span, b->span, &s.span))
+        s.rise = a->rise > b->rise ? a->rise : b->rise;
+    return s;
+}
+
+static struct lane_index lane_index_product(const struct lane_index *a, const struct linst *by)
+{
+    int64_t c = (int64_t)by->imm;
+    if (by->op != L_CONST)
+        return (struct lane_index){0};
+    struct lane_index p = {.affine = a->affine, .stride = (int64_t)((uint64_t)a->stride * by->imm)};
+    if (c > 0 && !__builtin_mul_overflow(a->span, c, &p.span))
+        p.rise = a->rise;
+    return p;
+}
+
+/* Sums and multiples of loop variables, and their quotients. */
+static struct lane_index lane_index(const struct kernel *k, val v, const struct lane_index *of)
+{
+    const struct linst *i = &k->inst[v], *n = k->inst;
+    if (!i->varying)
+        return (struct lane_index){.affine = true, .rise = RISE_NONE};
+    if (i->op == L_LOOP)
+        return (struct lane_index){true, 1, RISE_STRICT, (int64_t)n[i->b].imm - 1};
+    if (i->dtype != KL_I64)
+        return (struct lane_index){0};
+    if (i->op == L_OP(P_ADD) || i->op == L_OP(P_SUB))
+        return lane_index_sum(&of[i->a], &of[i->b], i->op == L_OP(P_SUB));
+    if (i->op == L_OP(P_MUL))
+        return n[i->b].op == L_CONST ? lane_index_product(&of[i->a], &n[i->b])
+                                     : lane_index_product(&of[i->b], &n[i->a]);
+    if (i->op == L_OP(P_DIV) && n[i->a].op == L_LOOP && n[i->b].op == L_CONST && (int64_t)n[i->b].imm > 0)
+        return (struct lane_index){.rise = RISE_NONE, .span = of[i->a].span / (int64_t)n[i->b].imm};
+    return (struct lane_index){0};
+}
+
+/* Finds the indices of which no two lanes have the same. */
+static bool find_apart(struct emitter *m)
 {
     const struct kernel *k = m->k;
-    for (val v = 1; v < k->ninst; v++) {
-        const struct linst *i = &k->inst[v];
-        m->affine[v] = !i->varying || i->op == L_LOOP;
-        m->stride[v] = i->varying && i->op == L_LOOP;
-        if (!i->varying || i->dtype != KL_I64 || !m->affine[i->a] || !m->affine[i->b])
-            continue;
-        uint64_t a = (uint64_t)m->stride[i->a], b = (uint64_t)m->stride[i->b];
-        if (i->op == L_OP(P_ADD) || i->op == L_OP(P_SUB)) {
-            m->affine[v] = 1;
-            m->stride[v] = (int64_t)(i->op == L_OP(P_ADD) ? a + b : a - b);
-        } else if (i->op == L_OP(P_MUL) && k->inst[i->b].op == L_CONST) {
-            m->affine[v] = 1;
-            m->stride[v] = (int64_t)(a * k->inst[i->b].imm);
-        } else if (i->op == L_OP(P_MUL) && k->inst[i->a].op == L_CONST) {
-            m->affine[v] = 1;
-            m->stride[v] = (int64_t)(b * k->inst[i->a].imm);
-        }
+    struct lane_index *of = mem_alloc(k->ninst * sizeof *of);
+    for (val v = 1; of && v < k->ninst; v++) {
+        of[v] = lane_index(k, v, of);
+        /* modulo 2^64, of at most MAX_GPU_VECTOR = 2^8 lanes */
+        m->apart[v] = of[v].rise == RISE_STRICT || (of[v].affine && (uint64_t)of[v].stride << 8);
     }
+    mem_free(of);
+    return of != NULL;
 }
 
 bool source_order(struct emitter *m)
@@ -292,8 +359,7 @@ bool source_order(struct emitter *m)
     w.before_where = mem_arena_alloc(&w.mem, ((size_t)MAX_NEST * k->nbuf + 1) * sizeof *w.before_where);
     w.entry_where = mem_arena_alloc(&w.mem, ((size_t)rows * k->nbuf + 1) * sizeof *w.entry_where);
     bool ok = !w.mem.failed;
-    if (ok)
-        find_strides(m);
+    ok = ok && find_apart(m);
     for (w.changed = ok && m->info.threads > 1 && !m->own_threads; w.changed;) {
         w.changed = false;
         memset(w.now, 0, k->nbuf);

@@ -29,6 +29,8 @@ struct rows {
     int64_t left;               /* elements from there to the end of the row, or of the group */
     uint32_t sums;              /* of a lane, for each reduce: in the graph's order one for each adjacent element */
     int64_t chunk;              /* elements of a chunk of that order, where a row has several; 0: it has one */
+    int64_t segments;           /* parts of a row in that order, each held by the threads of 64 lanes; 1: it is whole */
+    val start;                  /* of several segments: the first element that the thread holds */
     struct held_element *held;
     val *there;                 /* per element: the condition that it is within the row; 0: always true */
 };

@@ -5,17 +5,45 @@
  * the last pass.
  *
  * In the order of the graph a thread is as many of its 64 lanes as it has adjacent elements, each with a sum of its
- * own, chunks of a row are folded one by one, and there is no online softmax. */
+ * own, chunks of a row are folded one by one, and there is no online softmax.  A row that is too long for the registers
+ * of so few threads is cut into segments, each of which other threads hold: a sum of floats goes through them one after
+ * the other. */
 #include "lower_rows.h"
 #include "passes/lower/gpu/lower_gpu.h"
 #include <math.h>
 #include <string.h>
 
 enum { MAX_ROW_VECTOR = 8 };    /* adjacent elements of a lane */
+enum { NUMERIC_LANES = 64 };    /* of a chunk in the graph's order */
+
+/* Threads of a segment. */
+static int64_t segment_threads(const struct rows *s) { return s->w->k->sched.width / s->segments; }
+
+/* Of a row in segments, element e of a thread: in ascending order within the thread's segment. */
+static void at_segment_place(struct rows *s, uint32_t e)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    int64_t each = s->each, number = e % each, step = segment_threads(s) * each, length = s->nheld / each * step;
+    int64_t before = e / each * step, left = s->left - before;
+    if (!s->start)
+        s->start = ix_add(k, ix_scale(k, w->lane, each),
+                          ix_scale(k, ix_div(k, w->lane, segment_threads(s)), length - step));
+    w->column = ix_add(k, k_int(k, before + number), s->start);
+    if (left < (s->segments - 1) * length + step && !s->there[e])
+        s->there[e] = number && left % each == 0 ? s->there[e - number]
+            : k_prim(k, P_LT, s->start, k_int(k, left > number ? left - number : 0), 0);
+    w->pred = s->there[e];
+    w->pred_padded = s->there[e - number]; /* of the vector's first element */
+}
 
 /* The index in the row of element e of a lane: `each` adjacent elements, then those of the next vector. */
 void rows_at_held_place(struct rows *s, uint32_t e)
 {
+    if (s->segments > 1) {
+        at_segment_place(s, e);
+        return;
+    }
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     int64_t each = s->each, base = e / each * k->sched.width * each, number = e % each;
@@ -52,7 +80,7 @@ void rows_leave_held(struct rows *s)
 /* The elements that there are at all; of a symbolic length, which is not `left`, all may be. */
 uint32_t rows_held_there(const struct rows *s)
 {
-    if (!size_is_constant(rows_length(s)))
+    if (!size_is_constant(rows_length(s)) || s->segments > 1)
         return s->nheld;
     int64_t vector = s->w->k->sched.width * s->each, vectors = (s->left + vector - 1) / vector;
     return vectors * s->each < s->nheld ? (uint32_t)(vectors * s->each) : s->nheld;
@@ -227,6 +255,58 @@ static void pass_row(struct rows *s, struct row_fold *f, uint32_t n, bool last)
         row_fold_end(s, &f[i], row_fold_sum(s, &f[i]));
 }
 
+/* ---- segments ---- */
+
+/* Makes the sums of segment j those of all others, too. */
+static void segment_broadcast(struct rows *s, struct row_fold *f, int64_t j)
+{
+    struct kernel *k = s->w->k;
+    for (int64_t bit = 1; bit < s->segments; bit *= 2)
+        for (uint32_t u = 0; u < s->sums; u++)
+            f->acc[u] = k_interleave(k, j & bit ? INTERLEAVE_HI : INTERLEAVE_LO, f->acc[u], f->acc[u],
+                                     bit * segment_threads(s));
+}
+
+/* A sum of floats: every thread goes on from the sums of the segment before, for each segment, which is right in the
+ * threads of that segment alone.  To begin the fold of all lanes with identities changes no bit: -0 is no result. */
+static void fold_segments_in_order(struct rows *s, struct row_fold *f)
+{
+    struct kernel *k = s->w->k;
+    for (int64_t j = 0; j < s->segments; j++) {
+        if (j)
+            segment_broadcast(s, f, j - 1);
+        fold_held(s, f->reduce, f->acc, f->none);
+    }
+    val last = k_prim(k, P_LT, s->w->lane, k_int(k, s->w->k->sched.width - segment_threads(s)), 0);
+    for (uint32_t u = 0; u < s->sums; u++)
+        f->acc[u] = k_prim(k, P_SELECT, last, f->none, f->acc[u]);
+}
+
+/* Maxima and minima of floats: of two zeros the later one is the result, so neighbours are folded first.  All threads
+ * get them, as it does not matter how often a number is folded. */
+static void fold_segment_extremes(struct rows *s, struct row_fold *f, enum fold fold)
+{
+    struct kernel *k = s->w->k;
+    fold_held(s, f->reduce, f->acc, f->none);
+    for (int64_t h = segment_threads(s); h < k->sched.width; h *= 2)
+        for (uint32_t u = 0; u < s->sums; u++) {
+            val low = k_interleave(k, INTERLEAVE_LO, f->acc[u], f->acc[u], h);
+            f->acc[u] = k_fold_step(k, fold, low, k_interleave(k, INTERLEAVE_HI, f->acc[u], f->acc[u], h));
+        }
+}
+
+static void fold_segments(struct rows *s, struct row_fold *f)
+{
+    const struct node *n = &s->w->g->node[s->reduce[f->reduce]];
+    enum fold fold = reduce_fold(n->op);
+    if (!dtype_is_float(n->dtype))
+        fold_held(s, f->reduce, f->acc, f->none);
+    else if (fold == FOLD_MAX || fold == FOLD_MIN)
+        fold_segment_extremes(s, f, fold);
+    else
+        fold_segments_in_order(s, f);
+}
+
 void rows_reduce_held(struct rows *s, uint32_t pass)
 {
     struct row_fold f = row_fold_begin(s, pass);
@@ -234,7 +314,10 @@ void rows_reduce_held(struct rows *s, uint32_t pass)
         pass_row(s, &f, 1, false);
         return;
     }
-    fold_held(s, pass, f.acc, f.none);
+    if (s->segments > 1)
+        fold_segments(s, &f);
+    else
+        fold_held(s, pass, f.acc, f.none);
     row_fold_end(s, &f, row_fold_sum(s, &f));
 }
 
@@ -387,6 +470,9 @@ void rows_make_held(struct rows *s)
     s->left = s->space.length;
     s->sums = c->record.graph_order && s->each ? (uint32_t)s->each : 1;
     s->chunk = c->record.graph_order ? chunk_of_row(s) : 0;
+    s->segments = c->record.graph_order && c->rows.held && s->each ? c->record.width * s->each / NUMERIC_LANES : 1;
+    s->segments = s->segments > 1 ? s->segments : 1;
+    s->start = 0;
     if (!s->each)
         return;
     s->held = mem_alloc((s->nheld + 1) * sizeof *s->held);

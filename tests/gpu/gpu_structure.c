@@ -89,7 +89,7 @@ static unsigned listed;
 static void compare_listing(const char *name, const struct code *code, const struct counts *c)
 {
     struct counts l = {.registers = c->registers, .products = c->products, .others = c->others, .burst = c->burst,
-                       .in_flight = c->in_flight};
+                       .in_flight = c->in_flight, .instructions = c->instructions};
     if (*machine_code_disassembler() == '-')
         return;
     if (!check(machine_code_listing(code, &l), "%s: %s fails", name, machine_code_disassembler()))
@@ -203,6 +203,7 @@ static void add_counts(const struct counts *c, struct counts *sum)
     sum->shared += c->shared;
     sum->loads += c->loads;
     sum->calls += c->calls;
+    sum->instructions += c->instructions;
     sum->products += c->products;
     sum->others += c->others;
     sum->in_flight = max(sum->in_flight, c->in_flight);
@@ -486,6 +487,33 @@ static void without_tensor_maps(struct caps caps)
                   caps.features, c.hgmma, c.async, c.panels);
 }
 
+/* Rows that threads hold: a block runs each instruction once a row, but for the jump behind it.  With order = graph it
+ * may run 1.1 times those of the schedule's order, and access as many bytes. */
+static void compare_orders(const struct counts *counted)
+{
+    static const char *const name[] = {"softmax", "softmax_16000", "layer_norm"};
+    for (unsigned n = 0; n < sizeof name / sizeof *name; n++) {
+        char graph[48];
+        const struct counts *by_schedule = NULL, *by_graph = NULL;
+        snprintf(graph, sizeof graph, "%s-graph", name[n]);
+        for (unsigned i = 0; i < ncase; i++) {
+            by_schedule = strcmp(cases[i].name, name[n]) ? by_schedule : &counted[i];
+            by_graph = strcmp(cases[i].name, graph) ? by_graph : &counted[i];
+        }
+        if (!by_schedule || !by_graph || !by_schedule->instructions || !by_graph->instructions)
+            continue;
+        unsigned all = by_schedule->instructions * by_schedule->threads, ordered = by_graph->instructions *
+            by_graph->threads;
+        unsigned accesses = by_schedule->global * by_schedule->threads, more = by_graph->global * by_graph->threads;
+        printf("%s: the graph's order takes %.2f times the instructions, %.2f times the accesses\n", name[n],
+               (double)ordered / all, (double)more / accesses);
+        check(ordered <= all / 10 * 11, "%s: %u instructions of a row's threads, %u in the schedule's order", graph,
+              ordered, all);
+        check(more <= 2 * accesses + 2 * by_graph->threads, "%s: %u accesses, %u in the schedule's order", graph, more,
+              accesses);
+    }
+}
+
 /* Steps of models smaller than GPT-2's: a share of the cases does without them. */
 static bool is_small_step(const char *name)
 {
@@ -530,6 +558,7 @@ int main(int argc, char **argv)
             compare(cases[i].name, c, !strcmp(version, compiler));
     }
     caps.graph_order = 0;
+    compare_orders(counted);
     if (all)
         without_tensor_maps(caps);
     if (listed)

@@ -18,7 +18,8 @@ static const struct { const char *dialect, *features; uint32_t blocks; } targets
     {"cuda", "sm_90a", 64}, {"cuda", "sm_80", 1}, {"hip", "gfx942", 64}, {"glsl", "+subgroup32", 1}};
 enum { TARGETS = sizeof targets / sizeof *targets };
 
-static unsigned compared, kinds[SCHED_COUNT], wide; /* wide: kernels of rows whose threads have several lanes */
+/* Kernels of rows whose threads have several lanes, and whose rows are in segments. */
+static unsigned compared, kinds[SCHED_COUNT], wide, segments;
 
 static void take_target(unsigned i, struct caps *caps)
 {
@@ -76,6 +77,7 @@ static void records(const struct program *p, const char *what)
         check(line && strstr(line, " graph_order"), "%s: %s", what, line ? line : "no memory");
         const struct schedule *s = schedule_of(p->kernel[i]);
         kinds[s->kind]++;
+        segments += s->kind == SCHED_ROWS && s->rows.held && s->width * (s->rows.vector ? s->rows.vector : 1) > 64;
         wide += (s->kind == SCHED_ROWS && s->rows.vector > 1) ||
             (s->kind == SCHED_GPU_ROW_REDUCE && s->gpu_row_reduce.vector > 1);
         mem_free(line);
@@ -228,7 +230,9 @@ static void rows(void)
 {
     static const struct { int64_t rows, length; unsigned dtype; } s[] = {
         {70, 256, KL_F32}, {65, 516, KL_F32}, {80, 72, KL_F16}, {66, 30, KL_F32}, {40, 1600, KL_F32},
-        {20, 16400, KL_F32}, {2, 33000, KL_F32}, {3, 200, KL_F64}};
+        {20, 16400, KL_F32}, {2, 33000, KL_F32}, {3, 200, KL_F64},
+        /* in segments: of two lanes a thread and of one, a part of the last one, none of it */
+        {3, 5000, KL_F32}, {2, 4699, KL_F32}, {2, 15994, KL_F16}, {2, 16384, KL_BF16}, {2, 4226, KL_F64}};
     for (unsigned i = 0; i < sizeof s / sizeof *s; i++) {
         char name[64];
         struct graph *g = graph_new("rows");
@@ -242,6 +246,26 @@ static void rows(void)
         try(g, name, true);
         graph_free(g);
     }
+}
+
+/* Maxima and minima of zeros of both signs, the last of which is the result, and of numbers without an order. */
+static void zeros(void)
+{
+    static const int64_t length[] = {300, 4699, 9000, 16400};
+    for (unsigned i = 0; i < sizeof length / sizeof *length; i++)
+        for (unsigned nan = 0; nan < 2; nan++) {
+            struct graph *g = graph_new("zeros");
+            struct shape shape = shape_make(2, (int64_t[]){3, length[i]});
+            ref x = n_input(g, KL_F32, &shape, "x"), z = n_mul(g, x, n_k(g, x, 0));
+            z = nan ? n_div(g, z, n_sub(g, n_abs(g, x), n_k(g, x, 1))) : z;
+            ref most = n_reduce(g, OP_reduce_max, z, 2), least = n_reduce(g, OP_reduce_min, z, 2);
+            ref d = n_add(g, n_sub(g, z, n_broadcast(g, most, &shape)), n_broadcast(g, least, &shape));
+            graph_output(g, OUT_RETURN, d, 0);
+            graph_output(g, OUT_RETURN, n_div(g, n_k(g, most, 1), most), 0);
+            graph_output(g, OUT_RETURN, n_div(g, n_k(g, least, 1), least), 0);
+            try(g, "zeros", true);
+            graph_free(g);
+        }
 }
 
 static void attention(void)
@@ -264,6 +288,7 @@ static void try_made(void)
     products();
     sums();
     rows();
+    zeros();
     attention();
     check(!glob("tests/text/agree_*.kir", 0, NULL, &files), "no files in tests/text");
     for (size_t i = 0; i < files.gl_pathc && failed < 20; i++)
@@ -275,6 +300,7 @@ static void try_made(void)
                                       SCHED_COLUMN_REDUCE, SCHED_ROWS, SCHED_ATTENTION, SCHED_ATTENTION_GRAD};
     for (unsigned i = 0; i < sizeof needed / sizeof *needed; i++)
         check(kinds[needed[i]], "no kernel was %s", sched_families[needed[i]].word);
+    check(segments >= 8, "only %u kernels of rows are in segments", segments);
     check(wide > 10, "only %u kernels of rows have several lanes a thread", wide);
 }
 

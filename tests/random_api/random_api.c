@@ -123,7 +123,8 @@ static void run_batch(uint64_t seed, uint64_t end)
         if (o == SAME)
             atomic_fetch_add(&progress->compared, 1);
         if (device && (seed + 1) % A_LINE == 0) { /* a device may take minutes for so many */
-            printf("up to seed %" PRIu64 ": %u the same or refused\n", seed, (unsigned)atomic_load(&progress->compared));
+            printf("up to seed %" PRIu64 ": %u the same or refused\n", seed,
+                   (unsigned)atomic_load(&progress->compared));
             fflush(stdout);
         }
     }

@@ -13,12 +13,13 @@ enum { BRA = 0x147, HMMA = 0x3c, HGMMA = 0x1f0, SHT_NV_INFO = 0x70000000 };
 static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
 {
     enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, LDS = 0x184, STS = 0x188, BAR = 0x11d, LDGSTS = 0x1ae,
-           FMUL = 0x20, FADD = 0x21, FFMA = 0x23, UTMALDG = 0x1b4, CALL = 0x144 };
+           FMUL = 0x20, FADD = 0x21, FFMA = 0x23, UTMALDG = 0x1b4, CALL = 0x144, NOP = 0x118 };
     const unsigned never = 15; /* the predicate !PT: ptxas emits such loads before asynchronous copies */
     unsigned op = low & 0x1ff, size = high >> 9 & 7;
     if ((low >> 12 & 15) == never)
         return;
     bool global = op == LDG || op == STG;
+    c->instructions += op != NOP;
     c->global += global;
     c->wide += global && size == 6;
     c->local += op == LDL || op == STL;
