@@ -13,13 +13,12 @@ enum { BRA = 0x147, HMMA = 0x3c, HGMMA = 0x1f0, SHT_NV_INFO = 0x70000000 };
 static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
 {
     enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, LDS = 0x184, STS = 0x188, BAR = 0x11d, LDGSTS = 0x1ae,
-           FMUL = 0x20, FADD = 0x21, FFMA = 0x23, UTMALDG = 0x1b4, CALL = 0x144, NOP = 0x118 };
+           FMUL = 0x20, FADD = 0x21, FFMA = 0x23, UTMALDG = 0x1b4, CALL = 0x144 };
     const unsigned never = 15; /* the predicate !PT: ptxas emits such loads before asynchronous copies */
     unsigned op = low & 0x1ff, size = high >> 9 & 7;
     if ((low >> 12 & 15) == never)
         return;
     bool global = op == LDG || op == STG;
-    c->instructions += op != NOP;
     c->global += global;
     c->wide += global && size == 6;
     c->local += op == LDL || op == STL;
@@ -65,6 +64,20 @@ static void count_loop(struct counts *c, const uint8_t *p, uint64_t size)
     }
 }
 
+/* The instructions up to the last end of a thread.  Behind it are functions that the kernel calls, as for rare
+ * quotients. */
+static unsigned count_instructions(const uint8_t *p, uint64_t size)
+{
+    enum { NOP = 0x118, EXIT = 0x14d };
+    unsigned n = 0, to_end = 0;
+    for (uint64_t at = 0; at + 16 <= size; at += 16) {
+        unsigned op = word_at(p + at) & 0x1ff;
+        n += op != NOP;
+        to_end = op == EXIT ? n : to_end;
+    }
+    return to_end;
+}
+
 /* The attributes of a file: form, name, bytes, and as many of these.  REGISTERS: a symbol's number, and how many. */
 static unsigned count_registers(const uint8_t *p, uint64_t n)
 {
@@ -102,6 +115,7 @@ bool machine_code_count(const struct code *code, struct counts *c)
             count_instruction(c, w[0], w[1]);
         }
         count_loop(c, p + s.sh_offset, s.sh_size);
+        c->instructions += count_instructions(p + s.sh_offset, s.sh_size);
     }
     return true;
 }

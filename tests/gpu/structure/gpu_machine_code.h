@@ -13,7 +13,8 @@ struct counts {
     unsigned products, others;
     /* not in the table: LDGSTS of 16 bytes; calls, as of divisions that look at their operands; loads from shared
      * memory; steps in shared memory of a product; elements of the largest array that a kernel stores; the most loads
-     * of 16 bytes from global memory that stand together, without arithmetic between them; all instructions */
+     * of 16 bytes from global memory that stand together, without arithmetic between them; all instructions,
+     * without those of functions that the kernel calls */
     unsigned async_wide, calls, loads, stages, burst, in_flight, instructions;
     int64_t largest;
 };
