@@ -502,13 +502,13 @@ static void compare_orders(const struct counts *counted)
         }
         if (!by_schedule || !by_graph || !by_schedule->instructions || !by_graph->instructions)
             continue;
-        unsigned all = by_schedule->instructions * by_schedule->threads, ordered = by_graph->instructions *
+        unsigned all = by_schedule->instructions * by_schedule->threads, in_order = by_graph->instructions *
             by_graph->threads;
         unsigned accesses = by_schedule->global * by_schedule->threads, more = by_graph->global * by_graph->threads;
         printf("%s: the graph's order takes %.2f times the instructions, %.2f times the accesses\n", name[n],
-               (double)ordered / all, (double)more / accesses);
-        check(ordered <= all / 10 * 11, "%s: %u instructions of a row's threads, %u in the schedule's order", graph,
-              ordered, all);
+               (double)in_order / all, (double)more / accesses);
+        check(in_order <= all / 10 * 11, "%s: %u instructions of a row's threads, %u in the schedule's order", graph,
+              in_order, all);
         check(more <= 2 * accesses + 2 * by_graph->threads, "%s: %u accesses, %u in the schedule's order", graph, more,
               accesses);
     }
