@@ -152,6 +152,8 @@ static bool verify_node(const struct graph *g, ref r, bool placeholders, struct 
     struct err why = {0};
     if (!o->shape(g, &derived, &shape, &why))
         return err_set(e, why.code, "graph @%.63s: node %u: %s", g->name, r, why.msg);
+    if (memcmp(&derived.attr, &n->attr, sizeof n->attr) != 0)
+        return verify_fail(g, e, "node", r, "has unused attribute bytes that are not 0");
     if (derived.dtype != n->dtype)
         return verify_fail(g, e, "node", r, "has another dtype than its op gives");
     if (!shape_equal(&shape, &g->shape[n->shape]))

@@ -116,7 +116,9 @@ void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din); /* vjp.c: the gr
 /* Shared by the families. */
 #define DEVICE_TEXT 8
 const char *device_label(unsigned device, char buf[DEVICE_TEXT]); /* text.c: the device's name, or its number as text */
-bool attr_rest_zero(const struct node *n, size_t used, struct err *e); /* attr.c: bytes from `used` on are 0 */
+/* attr.c: true; sets bytes from `used` on to 0.  An initializer of one member leaves them undefined before C23, and
+ * nodes are compared and hashed as bytes. */
+bool attr_clear_rest(struct node *n, size_t used);
 struct shape coord_strides(const struct shape *s); /* shape.c: dim[i] is the row-major stride of axis i */
 /* op_select.c: a shape split at one axis: `outer` rows of `len` blocks of `inner` elements. */
 struct split { int64_t outer, len, inner; };

@@ -7,7 +7,7 @@ bool shape_cast(const struct graph *g, struct node *n, struct shape *out, struct
     if (n->dtype >= KL_DTYPE_COUNT)
         return err_set(e, KL_ERR_TYPE, "cast: dtype %u does not exist", n->dtype);
     *out = *node_shape(g, n->in[0]);
-    return attr_rest_zero(n, 0, e);
+    return attr_clear_rest(n, 0);
 }
 
 bool eval_cast(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -42,7 +42,7 @@ bool shape_bitcast(const struct graph *g, struct node *n, struct shape *out, str
         return err_set(e, KL_ERR_TYPE, "bitcast: the bits of %s are not those of %s", dtype_name(from),
                        dtype_name(n->dtype));
     *out = *node_shape(g, n->in[0]);
-    return attr_rest_zero(n, 0, e);
+    return attr_clear_rest(n, 0);
 }
 
 bool eval_bitcast(const struct graph *g, const struct node *n, void *out, const void *const *in)

@@ -7,7 +7,7 @@ bool shape_copy(const struct graph *g, struct node *n, struct shape *out, struct
 {
     n->dtype = node_at(g, n->in[0])->dtype;
     *out = *node_shape(g, n->in[0]);
-    return attr_rest_zero(n, 0, e);
+    return attr_clear_rest(n, 0);
 }
 
 bool eval_copy(const struct graph *g, const struct node *n, void *out, const void *const *in)

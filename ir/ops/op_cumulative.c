@@ -33,7 +33,7 @@ bool shape_prefix_scan(const struct graph *g, struct node *n, struct shape *out,
     if (!axis_in_range(op, out, n->attr.axis.axis, e))
         return false;
     n->dtype = a->dtype;
-    return attr_rest_zero(n, sizeof n->attr.axis, e);
+    return attr_clear_rest(n, sizeof n->attr.axis);
 }
 
 /* ---- evaluation: row by row of the elements with consecutive positions along the axis ---- */

@@ -98,7 +98,7 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
         return err_set(e, KL_ERR_INTERNAL,
                        "dot: bf16_dot2 is of bf16, in blocks of an even number, not of %s in blocks of %u",
                        dtype_name(n->dtype), kblock);
-    return attr_rest_zero(n, sizeof n->attr.dot, e);
+    return attr_clear_rest(n, sizeof n->attr.dot);
 }
 
 /* ---- evaluation ----

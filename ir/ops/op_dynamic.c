@@ -48,7 +48,7 @@ bool shape_dynamic_slice(const struct graph *g, struct node *n, struct shape *ou
     n->dtype = node_at(g, n->in[0])->dtype;
     if (n->attr.slice.zero || n->attr.slice.start || n->attr.slice.step)
         return err_set(e, KL_ERR_INTERNAL, "dynamic_slice: an unused attribute is not 0");
-    return attr_rest_zero(n, sizeof n->attr.slice, e);
+    return attr_clear_rest(n, sizeof n->attr.slice);
 }
 
 bool eval_dynamic_slice(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -104,7 +104,7 @@ bool shape_dynamic_update(const struct graph *g, struct node *n, struct shape *o
                        bounds_text(g, axis < like.rank ? &both : out, bounds, sizeof bounds));
     }
     n->dtype = a->dtype;
-    return attr_rest_zero(n, sizeof n->attr.axis, e);
+    return attr_clear_rest(n, sizeof n->attr.axis);
 }
 
 bool eval_dynamic_update(const struct graph *g, const struct node *n, void *out, const void *const *in)

@@ -13,7 +13,7 @@ bool shape_grad(const struct graph *g, struct node *n, struct shape *out, struct
     }
     n->dtype = node_at(g, n->in[1])->dtype;
     *out = *node_shape(g, n->in[1]);
-    return attr_rest_zero(n, sizeof n->attr.grad, e);
+    return attr_clear_rest(n, sizeof n->attr.grad);
 }
 
 /* interp_run rejects such a graph before; called directly, it has no value. */

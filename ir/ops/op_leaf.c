@@ -34,7 +34,7 @@ static bool shape_in_table(const struct graph *g, const struct leaves *l, const 
         return err_set(e, KL_ERR_SHAPE, "%s %u: shape %s differs from the declared %s", op, index,
                        shape_text_in(g, out, a, sizeof a), shape_text_in(g, &g->shape[leaf->shape], b, sizeof b));
     }
-    return attr_rest_zero(n, sizeof n->attr.leaf, e);
+    return attr_clear_rest(n, sizeof n->attr.leaf);
 }
 
 static bool is_scalar(const struct graph *g, const struct node *n, const struct shape *out, struct err *e)
@@ -107,7 +107,7 @@ bool shape_const(const struct graph *g, struct node *n, struct shape *out, struc
     if (bits > max)
         return err_set(e, KL_ERR_INTERNAL, "const: bits 0x%llx do not fit %s", (unsigned long long)bits,
                        dtype_name(n->dtype));
-    return attr_rest_zero(n, sizeof n->attr.konst, e);
+    return attr_clear_rest(n, sizeof n->attr.konst);
 }
 
 bool eval_const(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -160,7 +160,7 @@ bool shape_iota(const struct graph *g, struct node *n, struct shape *out, struct
         return err_set(e, KL_ERR_SHAPE, "iota: axis %u is out of range for shape %s", n->attr.axis.axis,
                        shape_text_in(g, out, text, sizeof text));
     }
-    return attr_rest_zero(n, sizeof n->attr.axis, e);
+    return attr_clear_rest(n, sizeof n->attr.axis);
 }
 
 bool eval_iota(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -200,7 +200,7 @@ bool shape_random(const struct graph *g, struct node *n, struct shape *out, stru
         return err_set(e, KL_ERR_SHAPE, "random: the seed must be a scalar, got shape %s",
                        shape_text_in(g, &g->shape[seed->shape], text, sizeof text));
     }
-    return attr_rest_zero(n, 0, e);
+    return attr_clear_rest(n, 0);
 }
 
 bool eval_random(const struct graph *g, const struct node *n, void *out, const void *const *in)

@@ -28,7 +28,7 @@ static bool check_operands(const struct graph *g, const struct node *n, struct s
         return err_set(e, KL_ERR_TYPE, "%s: the scale needs a floating dtype, got %s", name, dtype_name(scale));
     if (zero != KL_I8 && zero != KL_U8)
         return err_set(e, KL_ERR_TYPE, "%s: the zero point needs i8 or u8, got %s", name, dtype_name(zero));
-    return attr_rest_zero(n, 0, e);
+    return attr_clear_rest(n, 0);
 }
 
 /* The dtype in which a quantize computes. */

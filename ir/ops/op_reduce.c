@@ -41,7 +41,7 @@ bool shape_reduction(const struct graph *g, struct node *n, struct shape *out, s
         return err_set(e, KL_ERR_INTERNAL, "%s: lanes %u with chunk %llu is no numeric order", op, lanes,
                        (unsigned long long)n->attr.reduce.chunk);
     n->dtype = a->dtype;
-    return attr_rest_zero(n, sizeof n->attr.reduce, e);
+    return attr_clear_rest(n, sizeof n->attr.reduce);
 }
 
 static void op_reduce_fill(void *out, unsigned dtype, uint64_t bits, int64_t n)

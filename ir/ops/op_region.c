@@ -176,7 +176,7 @@ bool shape_proj(const struct graph *g, struct node *n, struct shape *out, struct
         return err_set(e, KL_ERR_INTERNAL, "proj: result %u of a %s that has %u", n->attr.proj.index,
                        opinfo[region->op].name, results);
     n->dtype = (uint8_t)region_result(g, region, n->attr.proj.index, out);
-    return attr_rest_zero(n, sizeof n->attr.proj, e);
+    return attr_clear_rest(n, sizeof n->attr.proj);
 }
 
 REGION_OP(proj)

@@ -39,7 +39,7 @@ bool shape_scatter(const struct graph *g, struct node *n, struct shape *out, str
                        shape_text_in(g, out, ta, sizeof ta), out->dim[axis] ? "may have" : "has",
                        bounds_text(g, out, tu, BOUNDS_TEXT));
     n->dtype = a->dtype;
-    return attr_rest_zero(n, sizeof n->attr.scatter, e);
+    return attr_clear_rest(n, sizeof n->attr.scatter);
 }
 
 /* For each row of the index, one call on the contiguous inner elements. */

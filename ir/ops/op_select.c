@@ -154,7 +154,7 @@ bool shape_pad(const struct graph *g, struct node *n, struct shape *out, struct 
     n->dtype = a->dtype;
     if (n->attr.pad.zero)
         return err_set(e, KL_ERR_INTERNAL, "pad: an unused attribute is not 0");
-    return attr_rest_zero(n, sizeof n->attr.pad, e);
+    return attr_clear_rest(n, sizeof n->attr.pad);
 }
 
 bool eval_pad(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -292,7 +292,7 @@ bool shape_concat(const struct graph *g, struct node *n, struct shape *out, stru
     }
     out->dim[axis] = total;
     n->dtype = a->dtype;
-    return attr_rest_zero(n, sizeof n->attr.axis, e);
+    return attr_clear_rest(n, sizeof n->attr.axis);
 }
 
 bool eval_concat(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -403,7 +403,7 @@ bool shape_gather(const struct graph *g, struct node *n, struct shape *out, stru
                        bounds_text(g, out, bounds, sizeof bounds));
     out->dim[axis] = is->dim[0];
     n->dtype = a->dtype;
-    return attr_rest_zero(n, sizeof n->attr.axis, e);
+    return attr_clear_rest(n, sizeof n->attr.axis);
 }
 
 bool eval_gather(const struct graph *g, const struct node *n, void *out, const void *const *in)

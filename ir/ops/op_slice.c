@@ -37,7 +37,7 @@ bool shape_slice(const struct graph *g, struct node *n, struct shape *out, struc
     n->dtype = node_at(g, n->in[0])->dtype;
     if (n->attr.slice.zero)
         return err_set(e, KL_ERR_INTERNAL, "slice: an unused attribute is not 0");
-    return attr_rest_zero(n, sizeof n->attr.slice, e);
+    return attr_clear_rest(n, sizeof n->attr.slice);
 }
 
 bool eval_slice(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -90,7 +90,7 @@ bool shape_flip(const struct graph *g, struct node *n, struct shape *out, struct
         return err_set(e, KL_ERR_SHAPE, "flip: axes are out of range for shape %s",
                        shape_text_in(g, out, text, sizeof text));
     n->dtype = node_at(g, n->in[0])->dtype;
-    return attr_rest_zero(n, sizeof n->attr.flip, e);
+    return attr_clear_rest(n, sizeof n->attr.flip);
 }
 
 bool eval_flip(const struct graph *g, const struct node *n, void *out, const void *const *in)

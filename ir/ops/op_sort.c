@@ -19,7 +19,7 @@ bool shape_argsort(const struct graph *g, struct node *n, struct shape *out, str
                        shape_text_in(g, out, text, sizeof text));
     if (n->attr.sort.descending > 1)
         return err_set(e, KL_ERR_INTERNAL, "argsort: unknown direction %u", n->attr.sort.descending);
-    return attr_rest_zero(n, sizeof n->attr.sort, e);
+    return attr_clear_rest(n, sizeof n->attr.sort);
 }
 
 /* A key whose order is that of the elements; NaN is last in both directions. */

@@ -64,7 +64,7 @@ bool shape_reshape(const struct graph *g, struct node *n, struct shape *out, str
         return shapes_do_not_fit(g, "reshape: %s and %s differ in their number of elements", a, out, e);
     }
     n->dtype = node_at(g, n->in[0])->dtype;
-    return attr_rest_zero(n, 0, e);
+    return attr_clear_rest(n, 0);
 }
 
 bool eval_reshape(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -151,7 +151,7 @@ bool shape_permute(const struct graph *g, struct node *n, struct shape *out, str
         out->dim[i] = a->dim[perm[i]];
     }
     n->dtype = node_at(g, n->in[0])->dtype;
-    return attr_rest_zero(n, a->rank, e);
+    return attr_clear_rest(n, a->rank);
 }
 
 bool eval_permute(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -189,7 +189,7 @@ bool shape_expand(const struct graph *g, struct node *n, struct shape *out, stru
         if (a->dim[i] != out->dim[i] && a->dim[i] != 1)
             return shapes_do_not_fit(g, "expand: %s does not fit %s: only axes of length 1 can be expanded", a, out, e);
     n->dtype = node_at(g, n->in[0])->dtype;
-    return attr_rest_zero(n, 0, e);
+    return attr_clear_rest(n, 0);
 }
 
 bool eval_expand(const struct graph *g, const struct node *n, void *out, const void *const *in)

@@ -36,7 +36,7 @@ bool shape_window(const struct graph *g, struct node *n, struct shape *out, stru
     n->dtype = node_at(g, n->in[0])->dtype;
     if (n->attr.window.zero)
         return err_set(e, KL_ERR_INTERNAL, "window: an unused attribute is not 0");
-    return attr_rest_zero(n, sizeof n->attr.window, e);
+    return attr_clear_rest(n, sizeof n->attr.window);
 }
 
 /* Stride and dilation, 1 where only one window or element exists. */

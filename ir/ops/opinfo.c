@@ -52,7 +52,7 @@ static bool shape_elementwise(const struct graph *g, struct node *n, struct shap
                            shape_text_in(g, node_shape(g, n->in[i]), tb, sizeof tb));
     n->dtype = op_gives_bool(n->op) ? (uint8_t)KL_BOOL : a->dtype;
     *out = *node_shape(g, n->in[0]);
-    return attr_rest_zero(n, 0, e);
+    return attr_clear_rest(n, 0);
 }
 
 static bool eval_elementwise(const struct graph *g, const struct node *n, void *out, const void *const *in)

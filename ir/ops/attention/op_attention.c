@@ -83,7 +83,7 @@ bool attention_attr(const struct node *n, struct err *e)
                        n->attr.attention.block);
     if (n->op != OP_attention_grad && (n->attr.attention.depth || n->attr.attention.of))
         return err_set(e, KL_ERR_INTERNAL, "%s: attributes of its gradient", opinfo[n->op].name);
-    return attr_rest_zero(n, sizeof n->attr.attention, e);
+    return attr_clear_rest(n, sizeof n->attr.attention);
 }
 
 bool shape_attention(const struct graph *g, struct node *n, struct shape *out, struct err *e)
