@@ -5,6 +5,7 @@
 
 bool shape_copy(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
+    (void)e;
     n->dtype = node_at(g, n->in[0])->dtype;
     *out = *node_shape(g, n->in[0]);
     return attr_clear_rest(n, 0);

@@ -18,7 +18,7 @@ static bool dtype_exists(const struct node *n, struct err *e)
 }
 
 /* The node's type must equal that of its leaf table's entry. */
-static bool shape_in_table(const struct graph *g, const struct leaves *l, const struct node *n,
+static bool shape_in_table(const struct graph *g, const struct leaves *l, struct node *n,
                            const struct shape *out, struct err *e)
 {
     const char *op = opinfo[n->op].name;

@@ -14,7 +14,7 @@
 
 enum { X, SCALE, ZERO };
 
-static bool check_operands(const struct graph *g, const struct node *n, struct shape *out, struct err *e)
+static bool check_operands(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
     const char *name = opinfo[n->op].name;
     char a[SHAPE_TEXT], b[SHAPE_TEXT];

@@ -24,7 +24,7 @@ struct attention_keys attention_row_keys(const struct graph *g, const struct nod
 bool attention_same_lead(const struct graph *g, const struct node *n);
 /* Clears *fits if the operand that selects the keys has the wrong shape; false: it has a wrong dtype. */
 bool attention_sight_shape(const struct graph *g, const struct node *n, bool *fits, struct err *e);
-bool attention_attr(const struct node *n, struct err *e);
+bool attention_attr(struct node *n, struct err *e);
 
 /* ---- decompositions into other ops ---- */
 /* A dot batched over all axes except the last two, of which it contracts con_a and con_b.  n, an attention op: if it

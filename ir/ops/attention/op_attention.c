@@ -76,7 +76,7 @@ bool attention_sight_shape(const struct graph *g, const struct node *n, bool *fi
     return true;
 }
 
-bool attention_attr(const struct node *n, struct err *e)
+bool attention_attr(struct node *n, struct err *e)
 {
     if (n->attr.attention.causal > 1 || n->attr.attention.block > MAX_BLOCK)
         return err_set(e, KL_ERR_INTERNAL, "%s: causal %u, block %u", opinfo[n->op].name, n->attr.attention.causal,
