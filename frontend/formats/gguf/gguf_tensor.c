@@ -105,7 +105,8 @@ static void split_all(struct split_tensor *s)
 {
     enum { PIECE = 1 << 18 }; /* elements that are worth a thread */
     int64_t rows = s->interleaved ? ALTERNATE : 1;
-    kl_parallel(s->rows / rows, PIECE / (rows * s->row + 1) + 1, split_groups, s);
+    if (s->row) /* else there is nothing in them, however many a file says that there are */
+        kl_parallel(s->rows / rows, PIECE / (rows * s->row + 1) + 1, split_groups, s);
 }
 
 /* Memory for vectors of 64 bytes, in huge pages where it is large: these take a tenth of the time of small ones to
@@ -207,8 +208,8 @@ kl_tensor blocks_tensor(kl_file *f, const struct file_entry *e, kl_device device
     s.interleaved = matrix && products_alternate(e, device);
     if (s.interleaved && e->blocks == BLOCKS_Q6_K)
         s.type = KL_Q_I6;
-    for (int i = 0; i + 1 < e->is.rank; i++)
-        s.rows *= e->is.dims[i];
+    for (int i = 0; i + 1 < e->is.rank; i++) /* of no elements: the product may be any number */
+        s.rows = __builtin_mul_overflow(s.rows, e->is.dims[i], &s.rows) ? 0 : s.rows;
     bool ok = split_begin(&s);
     if (ok) {
         split_all(&s);

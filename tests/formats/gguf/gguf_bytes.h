@@ -47,7 +47,7 @@ static inline const struct gguf_blocks *gguf_type_called(const char *name)
 
 /* One tensor, "t" [rows, columns]; the scales are of usual size, but the first block's of `special`, the upper byte of
  * an f16 (0: as the others).  The caller frees v. */
-static inline struct gguf_bytes gguf_made(const struct gguf_blocks *t, unsigned rows, unsigned columns,
+static inline struct gguf_bytes gguf_made(const struct gguf_blocks *t, uint64_t rows, unsigned columns,
                                           uint8_t special)
 {
     struct gguf_bytes f = {.v = calloc(1, (size_t)rows * columns / t->elements * t->bytes + 128), .n = 4};
@@ -67,7 +67,7 @@ static inline struct gguf_bytes gguf_made(const struct gguf_blocks *t, unsigned 
     gguf_put(&f, 8, 0);
     while (f.n % 32)
         gguf_put(&f, 1, 0);
-    for (unsigned b = 0; b < rows * (columns / t->elements); b++) {
+    for (uint64_t b = 0; b < rows * (columns / t->elements); b++) {
         uint8_t *block = f.v + f.n;
         for (unsigned i = 0; i < t->bytes; i++) {
             state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
