@@ -449,7 +449,8 @@ static struct kernel *loop_make(struct loop_kernel *b, const struct lowered *l, 
     return loop_finish(b, emitted, loop_times_length(b, loop_region_flops(b)));
 }
 
-/* The kernel in parts of at most plan_loop_part_work instructions, if it takes more; NULL: an iteration takes more. */
+/* The kernel in parts of at most plan_loop_part_work instructions, if it takes more; NULL: an iteration takes more, or
+ * the device, which has a driver, starts all of a kernel at once. */
 static struct kernel *loop_divide(struct loop_kernel *b, const struct lowered *l, enum loop_form form, struct kernel *k,
                                   int64_t work)
 {
@@ -458,7 +459,7 @@ static struct kernel *loop_divide(struct loop_kernel *b, const struct lowered *l
         return k;
     kernel_free(k);
     b->each = (int64_t)((double)length * plan_loop_part_work / (double)all);
-    if (form == LOOP_LANES || b->each < 1)
+    if (form == LOOP_LANES || b->each < 1 || b->n->device > KL_DEVICE_CPU)
         return NULL;
     b->parts = (length + b->each - 1) / b->each;
     k = loop_make(b, l, form);

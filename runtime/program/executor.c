@@ -84,8 +84,9 @@ static bool run_copy(const struct frame *f, struct err *e)
 
 /* A kernel on a device without a code generator, in the pool's floating-point environment. */
 struct kernel_call {
-    const struct frame *f;
+    struct frame *f;
     struct err *e;
+    int64_t begin, end;           /* iterations */
     bool ok;
 };
 
@@ -100,7 +101,7 @@ static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned w
     char *workspace = mem_alloc((size_t)c->f->p->workspace_bytes);
     for (uint32_t i = 0; workspace && i < cmd->narg; i++)
         if (cmd->arg[i].kind == LOC_WORKSPACE) arg[i] = workspace + cmd->arg[i].offset;
-    c->ok = workspace ? kernel_interp(k, arg, c->f->r->slot, 0, k->extent, c->e)
+    c->ok = workspace ? kernel_interp(k, arg, c->f->r->slot, c->begin, c->end, c->e)
                       : err_set(c->e, KL_ERR_MEMORY, "out of memory running kernel %s", k->name);
     mem_free(workspace);
 }
@@ -112,28 +113,29 @@ static uint32_t times_of(const struct frame *f)
     return kernel && f->r->timed && f->r->timed[f->cmd->kernel] ? f->r->timed[f->cmd->kernel] : 1;
 }
 
-struct kernel_part {
-    struct frame *f;
-    int64_t iteration;
-};
-
-static void run_kernel_iteration(void *ctx, int64_t begin, int64_t end, unsigned worker)
+static void call_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end;
-    const struct kernel_part *p = ctx;
-    executor_run_kernel(p->f, 0, p->iteration, p->iteration + 1, worker);
+    struct kernel_call *c = ctx;
+    executor_run_kernel(c->f, 0, c->begin, c->end, worker);
+    c->ok = true;
 }
 
-/* A kernel whose iterations are in order, which may take long: asks before each whether the run is cancelled. */
-static bool run_kernel_in_order(struct frame *f, struct err *e)
+/* A kernel on one thread.  If its iterations are in order, they may take long: asks before each whether the run is
+ * cancelled. */
+static bool run_kernel_alone(struct frame *f, pool_fn *call, struct err *e)
 {
-    struct kernel_part p = {.f = f};
-    int64_t n = f->p->kernel[f->cmd->kernel]->extent;
+    const struct kernel *k = f->p->kernel[f->cmd->kernel];
+    bool asks = f->r->cancel && kernel_is_in_order(k);
+    struct kernel_call c = {.f = f, .e = e, .end = asks ? 0 : k->extent, .ok = true};
     f->r->launches++;
-    f->r->barriers++;
-    for (; p.iteration < n && !cancellation_requested(f->r->cancel, e); p.iteration++)
-        pool_run(run_kernel_iteration, &p, 1, 0);
-    return p.iteration == n;
+    do {
+        if (asks && cancellation_requested(f->r->cancel, e)) return false;
+        c.end += asks;
+        pool_run(call, &c, 1, 0);
+        c.begin = c.end;
+    } while (c.ok && c.end < k->extent);
+    return c.ok;
 }
 
 /* Runs f->cmd and the following kernels that need no barrier; *n: their number. */
@@ -150,16 +152,14 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
         return ok;
     }
     if (f->r->x->interpreted >> f->cmd->device & 1) {
-        struct kernel_call c = {f, e, false};
-        f->r->launches++;
-        pool_run(call_kernel_interp, &c, 1, 0);
         *n = 1;
-        return c.ok;
+        return run_kernel_alone(f, call_kernel_interp, e);
     }
     const struct command *c = f->cmd;
     if (f->r->cancel && kernel_is_in_order(f->p->kernel[c->kernel])) {
         *n = 1;
-        return run_kernel_in_order(f, e);
+        f->r->barriers++;
+        return run_kernel_alone(f, call_kernel, e);
     }
     /* a run that can be cancelled asks before each kernel */
     for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide && !f->r->cancel)); c++) {
