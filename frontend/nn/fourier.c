@@ -24,12 +24,16 @@ static struct fourier_pair root_powers(const struct fourier *f, int64_t rows, in
     return unit_circle(f, kl_rem(k, number(k, KL_I64, (double)n)), n);
 }
 
-static struct fourier_pair complex_product(struct fourier_pair a, struct fourier_pair b)
+typedef kl_tensor multiply_fn(kl_tensor a, kl_tensor b);
+static kl_tensor of_elements(kl_tensor a, kl_tensor b) { return kl_mul(a, b); }
+static kl_tensor of_matrices(kl_tensor a, kl_tensor b) { return kl_matmul(a, b); }
+
+static struct fourier_pair complex_product(multiply_fn *product, struct fourier_pair a, struct fourier_pair b)
 {
-    struct fourier_pair r = {kl_mul(a.re, b.re), kl_mul(a.re, b.im)};
+    struct fourier_pair r = {product(a.re, b.re), product(a.re, b.im)};
     if (a.im.id) {
-        r.re = kl_sub(r.re, kl_mul(a.im, b.im));
-        r.im = kl_add(r.im, kl_mul(a.im, b.re));
+        r.re = kl_sub(r.re, product(a.im, b.im));
+        r.im = kl_add(r.im, product(a.im, b.re));
     }
     return r;
 }
@@ -41,17 +45,6 @@ static struct fourier_pair matrix_times(struct fourier_pair w, struct fourier_pa
     if (x.im.id) {
         r.re = kl_sub(r.re, kl_matmul(w.im, x.im));
         r.im = kl_add(r.im, kl_matmul(w.re, x.im));
-    }
-    return r;
-}
-
-/* x [B, r] times a symmetric matrix [r, r]: all rows by one product. */
-static struct fourier_pair times_matrix(struct fourier_pair x, struct fourier_pair w)
-{
-    struct fourier_pair r = {kl_matmul(x.re, w.re), kl_matmul(x.re, w.im)};
-    if (x.im.id) {
-        r.re = kl_sub(r.re, kl_matmul(x.im, w.im));
-        r.im = kl_add(r.im, kl_matmul(x.im, w.re));
     }
     return r;
 }
@@ -85,17 +78,17 @@ static struct fourier_pair fourier_bluestein(const struct fourier *f, struct fou
     struct fourier_pair w = unit_circle(f, kl_rem(kl_mul(k, k), number(k, KL_I64, (double)(2 * n))), 2 * n), a, b;
     int64_t behind[2] = {0, m - n}, gap = m - 2 * n + 1;
     int last = 0;
-    a = complex_product(x, w);
+    a = complex_product(of_elements, x, w);
     a = (struct fourier_pair){kl_pad(a.re, NULL, behind, 0), kl_pad(a.im, NULL, behind, 0)};
     for (int i = 0; i < 2; i++) { /* conj(w_0 .. w_(n-1)), zeros, conj(w_(n-1) .. w_1) */
         kl_tensor half = i ? kl_neg(w.im) : w.re;
         kl_tensor pieces[2] = {kl_pad(half, NULL, &gap, 0), kl_flip(kl_narrow(half, 0, 1, n - 1), 1, &last)};
         *(i ? &b.im : &b.re) = kl_reshape(kl_concat(2, pieces, 0), 2, (int64_t[]){1, m});
     }
-    a = complex_product(fourier_transform(f, a, B, m), fourier_transform(f, b, 1, m));
+    a = complex_product(of_elements, fourier_transform(f, a, B, m), fourier_transform(f, b, 1, m));
     a = transform_back(f, a, B, m);
     a = (struct fourier_pair){kl_narrow(a.re, 1, 0, n), kl_narrow(a.im, 1, 0, n)};
-    return complex_product(a, w);
+    return complex_product(of_elements, a, w);
 }
 
 /* x [B, n], [B, n] its transform. */
@@ -106,12 +99,12 @@ static struct fourier_pair fourier_transform(const struct fourier *f, struct fou
         r--;
     if (r == 1 && n > DIRECT_MAX)
         return fourier_bluestein(f, x, B, n);
-    if (r == 1 || r == n)
-        return times_matrix(x, root_powers(f, n, n, n));
+    if (r == 1 || r == n) /* all rows of x by one symmetric matrix */
+        return complex_product(of_matrices, x, root_powers(f, n, n, n));
     /* element j1 m + j2 of x, k1 + r k2 of the result */
     int64_t m = n / r;
     x = matrix_times(root_powers(f, r, r, r), each_part(x, 3, (int64_t[]){B, r, m}));
-    x = complex_product(x, root_powers(f, r, m, n));
+    x = complex_product(of_elements, x, root_powers(f, r, m, n));
     x = fourier_transform(f, each_part(x, 2, (int64_t[]){B * r, m}), B * r, m);
     x = each_part(x, 3, (int64_t[]){B, r, m});
     x = (struct fourier_pair){kl_transpose(x.re, 1, 2), kl_transpose(x.im, 1, 2)};

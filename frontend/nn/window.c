@@ -205,7 +205,7 @@ static kl_tensor transposed_filters(const struct conv *c, kl_tensor w, const str
 }
 
 /* Where windows do not overlap, size and stride being equal and no padding cut off, an element of x is a block of the
- * result by itself: a product for each of its places, and no zeros to multiply. */
+ * result by itself: a product for each of its elements, and no zeros to multiply. */
 static bool are_blocks(const struct window_lengths *win)
 {
     bool blocks = true;

@@ -282,8 +282,8 @@ static void fold_segments_in_order(struct rows *s, struct row_fold *f)
         f->acc[u] = k_prim(k, P_SELECT, last, f->none, f->acc[u]);
 }
 
-/* Maxima and minima of floats: of two zeros the later one is the result, so neighbours are folded first.  All threads
- * get them, as it does not matter how often a number is folded. */
+/* Maxima and minima of floats: of two zeros the later one is the result, so adjacent ones are folded first.  All
+ * threads get them, as it does not matter how often a number is folded. */
 static void fold_segment_extremes(struct rows *s, struct row_fold *f, enum fold fold)
 {
     struct kernel *k = s->w->k;

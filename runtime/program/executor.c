@@ -10,9 +10,8 @@
  * must start earlier, because parts of the program are on other devices, no state is written in place.
  *
  * A run that can be cancelled asks before each command, at each iteration of a loop, and between the parts of a kernel
- * that is a long loop, whether it is to end.  From
- * the first command that overwrites a state on it runs to its end; if there are loops from there on, which may take
- * long or not end, no state is written in place. */
+ * that is a long loop, whether it is to end.  From the first command that overwrites a state on it runs to its end; if
+ * there are loops from there on, which may take long or not end, no state is written in place. */
 #include "ir/graph/custom.h"
 #include "execute.h"
 #include "runtime/async.h"

@@ -127,18 +127,26 @@ static struct graph *make_loop(loop_body *make, int64_t n, int64_t length, bool 
     return g;
 }
 
+/* The program of a graph, of which *h becomes a copy; NULL: it cannot be planned. */
+static struct program *planned(const struct graph *g, const char *what, struct graph **h)
+{
+    struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 2, .l1_bytes = 32 << 10};
+    struct err e = {0};
+    *h = graph_clone(g);
+    bool ok = passes_run(*h, &(struct pass_options){.fuse = true, .verify = true});
+    struct program *p = ok ? program_plan(*h, &caps, false, &e) : NULL;
+    check(p && program_check(p, &e), "%s: %s%s", what, (*h)->err.msg, e.msg);
+    return p;
+}
+
 /* Commands of the program that are loops, not kernels; below 0: it cannot be planned. */
 static int loops_of(const struct graph *g, const char *what)
 {
-    struct graph *h = graph_clone(g);
-    struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 2, .l1_bytes = 32 << 10};
-    struct err e = {0};
+    struct graph *h;
+    struct program *p = planned(g, what, &h);
     int loops = 0;
-    bool ok = passes_run(h, &(struct pass_options){.fuse = true, .verify = true});
-    struct program *p = ok ? program_plan(h, &caps, false, &e) : NULL;
-    if (check(p && program_check(p, &e), "%s: %s%s", what, h->err.msg, e.msg))
-        for (uint32_t i = 0; i < p->ncmd; i++)
-            loops += p->cmd[i].kind == CMD_REGION;
+    for (uint32_t i = 0; p && i < p->ncmd; i++)
+        loops += p->cmd[i].kind == CMD_REGION;
     program_free(p);
     graph_free(h);
     return p ? loops : -1;
@@ -193,15 +201,12 @@ static struct graph *make_while(int64_t n, int64_t iterations)
 /* Does the body of the one while run several iterations in a kernel? */
 static bool body_is_kernel(const struct graph *g, const char *what)
 {
-    struct graph *h = graph_clone(g);
-    struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 2, .l1_bytes = 32 << 10};
-    struct err e = {0};
-    bool ok = passes_run(h, &(struct pass_options){.fuse = true, .verify = true}), whole = false;
-    struct program *p = ok ? program_plan(h, &caps, false, &e) : NULL;
-    if (check(p && program_check(p, &e), "%s: %s%s", what, h->err.msg, e.msg))
-        for (uint32_t i = 0; i < p->ncmd; i++)
-            if (p->cmd[i].kind == CMD_REGION)
-                whole = p->cmd[i].sub[1]->ncmd == 1 && !p->kernel[p->cmd[i].sub[1]->cmd[0].kernel]->family;
+    struct graph *h;
+    struct program *p = planned(g, what, &h);
+    bool whole = false;
+    for (uint32_t i = 0; p && i < p->ncmd; i++)
+        if (p->cmd[i].kind == CMD_REGION)
+            whole = p->cmd[i].sub[1]->ncmd == 1 && !p->kernel[p->cmd[i].sub[1]->cmd[0].kernel]->family;
     program_free(p);
     graph_free(h);
     return whole;
@@ -253,14 +258,11 @@ static void coupled(struct graph *b, const ref *in, int64_t n)
 /* Has the program a kernel of several parts, that is not shared out? */
 static bool is_in_parts(const struct graph *g, const char *what)
 {
-    struct graph *h = graph_clone(g);
-    struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 2, .l1_bytes = 32 << 10};
-    struct err e = {0};
-    bool ok = passes_run(h, &(struct pass_options){.fuse = true, .verify = true}), parts = false;
-    struct program *p = ok ? program_plan(h, &caps, false, &e) : NULL;
-    if (check(p && program_check(p, &e), "%s: %s%s", what, h->err.msg, e.msg))
-        for (uint32_t i = 0; i < p->nkernel; i++)
-            parts |= p->kernel[i]->extent > 1 && kernel_is_in_order(p->kernel[i]) && !p->kernel[i]->sched.grain;
+    struct graph *h;
+    struct program *p = planned(g, what, &h);
+    bool parts = false;
+    for (uint32_t i = 0; p && i < p->nkernel; i++)
+        parts |= p->kernel[i]->extent > 1 && kernel_is_in_order(p->kernel[i]) && !p->kernel[i]->sched.grain;
     program_free(p);
     graph_free(h);
     return parts;
