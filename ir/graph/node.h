@@ -149,7 +149,7 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
 
 /* Elements of a chunk of lanes and of one chain, products of a block at most: long enough that combining them costs
  * nothing, short enough that a reduce of millions splits over threads. */
-enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
+enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512, DOT_BLOCK_MULTIPLE = 8 };
 
 /* Numeric order, for every executor, but for GPUs without option order = graph (below).  Pass numerics writes it:
  *

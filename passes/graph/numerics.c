@@ -37,13 +37,13 @@ static void order_reduce(const struct graph *g, struct node *n)
     n->attr.reduce.chunk = (uint64_t)(len < chunk ? (len > 0 ? len : 1) : chunk);
 }
 
-/* Even blocks of at most DOT_BLOCK products, rounded up to multiples of 8. */
+/* Even blocks of at most DOT_BLOCK products, rounded up to multiples of DOT_BLOCK_MULTIPLE. */
 static void order_dot(const struct graph *g, struct node *n, uint64_t bf16_dot2)
 {
     int64_t k = dot_sizes(g, n).k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
     int64_t len = blocks ? (k + blocks - 1) / blocks : 1;
     n->attr.dot.lanes = 1;
-    n->attr.dot.kblock = (uint32_t)((len + 7) / 8 * 8);
+    n->attr.dot.kblock = (uint32_t)((len + DOT_BLOCK_MULTIPLE - 1) / DOT_BLOCK_MULTIPLE * DOT_BLOCK_MULTIPLE);
     n->attr.dot.pairs = n->dtype == KL_BF16 && (bf16_dot2 >> n->device & 1);
 }
 

@@ -457,8 +457,7 @@ static void try_symbols(const struct graph *s, const char *what, bool must, uint
     for (int fuse = fused_only; fuse < 2; fuse++) {
         struct err why = {0};
         bool one = has_one_program(s, fuse, &why);
-        /* lavapipe's limit of loops: products in the graph's order have no tiles where lengths are symbols */
-        bool long_loops = exact && strstr(why.msg, "this device's driver ends loops");
+        bool long_loops = !must && strstr(why.msg, "this device's driver ends loops"); /* a random graph */
         too_long += long_loops;
         check(one || (!must && !why.code) || long_loops, "%s: no program for all values: %s", what, why.msg);
         ones += one;

@@ -482,21 +482,29 @@ static val emit_quotient(struct kernel *k, val a, val b, int64_t max)
     return q;
 }
 
-/* The k-blocks of emit_task if the contraction has a symbol.  They are those that pass numerics chooses for the
- * symbol's value: equal blocks of at most DOT_BLOCK products, whose length is rounded up to a multiple of 8. */
+void dot_symbolic_blocks(const struct dot *d, val *blocks, val *length)
+{
+    struct kernel *k = d->w->k;
+    val all = ix_size(k, d->len.k), one = k_int(k, 1);
+    val n = ix_div(k, ix_add(k, all, k_int(k, DOT_BLOCK - 1)), DOT_BLOCK);
+    n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, one, 0), one, n);
+    ix_assume_range(k, n, 1, d->blocks);
+    val even = emit_quotient(k, ix_sub(k, ix_add(k, all, n), one), n, DOT_BLOCK);
+    *blocks = n;
+    *length = ix_scale(k, ix_div(k, ix_add(k, even, k_int(k, DOT_BLOCK_MULTIPLE - 1)), DOT_BLOCK_MULTIPLE),
+                       DOT_BLOCK_MULTIPLE);
+}
+
+/* The k-blocks of emit_task if the contraction has a symbol. */
 static void emit_symbolic_blocks(const struct dot *d, struct tile *t, val first_row, int64_t rows)
 {
     struct kernel *k = d->w->k;
-    val all = ix_size(k, d->len.k), one = k_int(k, 1), zero = k_int(k, 0);
+    val all = ix_size(k, d->len.k), zero = k_int(k, 0), n, length;
     t->kb = t->k0 = zero;
     t->length = all;
     if (d->blocks > 1) {
-        val n = ix_div(k, ix_add(k, all, k_int(k, DOT_BLOCK - 1)), DOT_BLOCK);
-        n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, one, 0), one, n);
-        ix_assume_range(k, n, 1, d->blocks);
-        val even = emit_quotient(k, ix_sub(k, ix_add(k, all, n), one), n, DOT_BLOCK);
-        val length = ix_scale(k, ix_div(k, ix_add(k, even, k_int(k, 7)), 8), 8), last = ix_sub(k, n, one);
-        val kb = k_loop(k, LOOP_SERIAL, zero, last, 1);
+        dot_symbolic_blocks(d, &n, &length);
+        val last = ix_sub(k, n, k_int(k, 1)), kb = k_loop(k, LOOP_SERIAL, zero, last, 1);
         t->kb = kb;
         t->k0 = ix_mul(k, kb, length);
         t->length = length;

@@ -120,6 +120,10 @@ val dot_column_of_run(const struct dot *d, val run, val at, val kk, bool alone);
 /* Like dot_element for the second operand, at column n and step `at` of run number `run` of k; each run has
  * steps_run steps. */
 val dot_step_of_run(const struct dot *d, val n, val run, val at);
+/* The k-blocks of a contraction that has a symbol, if it may have several: their number, at least 1, and the length of
+ * all but the last.  They are those that pass numerics chooses for the symbol's value: equal blocks of at most
+ * DOT_BLOCK products, whose length is rounded up to a multiple of DOT_BLOCK_MULTIPLE. */
+void dot_symbolic_blocks(const struct dot *d, val *blocks, val *length);
 /* Begins the vector loop over a tile's columns, of which `cols` exist.  The loop has as many vectors of d->lanes
  * lanes as contain an existing column. */
 void dot_begin_columns(const struct dot *d, int64_t cols);

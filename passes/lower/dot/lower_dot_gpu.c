@@ -41,7 +41,7 @@ static void multiply_steps(const struct product_blocks *s, val first, val n, boo
         acc[q] = sum[q] = dot_carry(k, zero);
     if (first) {
         step = ix_add(k, first, i);
-        ix_bound(k, step, 0, dot_parts(s->d->size.k, s->step) - 1);
+        ix_bound(k, step, 0, dot_parts(ix_max(k, s->d->len.k), s->step) - 1);
     }
     multiply_step(s, step, whole, sum);
     for (int64_t q = 0; q < tiles; q++)
@@ -56,15 +56,22 @@ static void multiply_steps(const struct product_blocks *s, val first, val n, boo
 static void multiply_blocks(const struct product_blocks *s, bool whole, val zero, val *sum)
 {
     struct kernel *k = s->d->w->k;
-    int64_t tiles = sum_tiles(s), each = s->d->kblock / s->step, blocks = s->d->blocks;
-    int64_t steps = dot_parts(s->d->size.k, s->step);
+    int64_t tiles = sum_tiles(s), most = (s->d->symbolic_k ? DOT_BLOCK : s->d->kblock) / s->step, steps;
     val start = dot_splat(k, dot_sum_start(k, s->d->dtype), s->mr / s->parts_m, s->nr / s->parts_n);
-    val total[MAX_SUMS], block = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, blocks), 1);
+    val blocks = k_int(k, s->d->blocks), each = k_int(k, most); /* steps of all blocks but the last */
+    if (s->d->symbolic_k) {
+        dot_symbolic_blocks(s->d, &blocks, &each);
+        each = ix_div(k, each, s->step);
+    }
+    val total[MAX_SUMS], block = k_loop(k, LOOP_SERIAL, k_int(k, 0), blocks, 1);
     for (int64_t q = 0; q < tiles; q++)
         total[q] = dot_carry(k, start);
-    val first = ix_scale(k, block, each), n = k_int(k, each);
-    if (steps % each)
-        n = ix_min(k, ix_sub(k, k_int(k, steps), first), each);
+    val first = ix_mul(k, block, each), n = each;
+    if (!ix_const(k, s->steps, &steps) || steps % most) {
+        val left = ix_sub(k, s->steps, first);
+        n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, each, 0), left, each);
+        ix_bound(k, n, 0, most);
+    }
     multiply_steps(s, first, n, whole, zero, sum);
     for (int64_t q = 0; q < tiles; q++)
         sum[q] = k_prim(k, P_ADD, total[q], sum[q], 0);

@@ -109,6 +109,12 @@ static bool split_is_ordered(const struct dot *d, uint32_t split)
     return !dot_is_ordered(d) || !split || (int64_t)split == d->kblock;
 }
 
+/* Of whole steps of so many elements?  The blocks of a contraction with a symbol are as long as its value says. */
+static bool blocks_have_steps(const struct dot *d, int64_t step)
+{
+    return !dot_is_ordered(d) || d->blocks == 1 || (d->symbolic_k ? DOT_BLOCK_MULTIPLE : d->kblock) % step == 0;
+}
+
 static bool split_legal(const struct dot *d, uint32_t split)
 {
     return split_is_ordered(d, split) || reject_order(d->w, "split");
@@ -150,7 +156,7 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
         return (struct wrong){"tile", "a thread has at most 64 results"};
     if (s->dot_blocks.step && s->dot_blocks.split % s->dot_blocks.step)
         return (struct wrong){"split", "a part is a whole number of steps"};
-    if (s->dot_blocks.step && dot_is_ordered(d) && d->blocks > 1 && d->kblock % s->dot_blocks.step)
+    if (s->dot_blocks.step && !blocks_have_steps(d, s->dot_blocks.step))
         return (struct wrong){"step", "a block of the graph's order is a whole number of steps"};
     if (has_block_copies(s) ? s->dot_blocks.stages < 2 : s->dot_blocks.stages)
         return (struct wrong){"stages", "at least two if an operand is copied, else 0"};
@@ -229,7 +235,7 @@ static void choose_block_copies(const struct dot *d, const struct caps *c, struc
 {
     enum { STEP = 16, MAX_STAGES = 4, BLOCKS = 2 };
     struct schedule x = *s;
-    if (d->size.k > s->dot_blocks.step && !(dot_is_ordered(d) && d->blocks > 1 && d->kblock % STEP))
+    if (d->size.k > s->dot_blocks.step && blocks_have_steps(d, STEP))
         x.dot_blocks.step = STEP;
     x.dot_blocks.split = 0;
     if (dot_is_ordered(d))
@@ -610,10 +616,7 @@ static bool grid_legal(const struct dot *d, const struct schedule *s)
     return fits_grid(d, s) || reject_schedule(d->w, "block", "block: there are too many of them");
 }
 
-/* Are the blocks of the graph's order, which are then numbers, the same for all lengths? */
-static bool has_known_blocks(const struct dot *d) { return !dot_is_ordered(d) || !d->symbolic_k || d->blocks == 1; }
-
-bool dot_blocks_fits(struct dot *d) { return has_blocks(d) && d->unit == 1 && has_known_blocks(d); }
+bool dot_blocks_fits(struct dot *d) { return has_blocks(d) && d->unit == 1; }
 
 bool dot_blocks_choose(struct dot *d, struct schedule *s)
 {
