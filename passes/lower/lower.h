@@ -156,6 +156,11 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
 val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
 void lower_unflatten_sizes(struct kernel *k, const struct size *dim, uint32_t rank, val i, val *coord);
 
+/* The part of node r's array outside of which all elements are zeros that pads wrote: of each axis first to end - 1.
+ * Lowering reads it of nodes in memory, so it is in the key of lower_memo.c.  false: it is all of the array. */
+struct zero_border { int64_t first[KL_MAX_RANK], end[KL_MAX_RANK]; };
+bool lower_zero_border(const struct graph *g, ref r, struct zero_border *b);
+
 /* ---- lower_memo.c ---- */
 bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target); /* false: out of memory */
 /* From here on it is the key of the group lowered with this schedule, which is user-supplied.  false: out of memory. */

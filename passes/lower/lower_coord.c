@@ -1,4 +1,5 @@
-/* Coordinates of elements and their row-major numbers, of shapes whose lengths may have symbols. */
+/* Coordinates of elements and their row-major numbers, of shapes whose lengths may have symbols; the border of zeros
+ * that pads wrote. */
 #include "lower.h"
 
 val lower_flatten(struct kernel *k, const struct shape *s, const val *coord)
@@ -40,4 +41,24 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
     for (uint32_t d = 0; d < s->rank; d++)
         dim[d] = kernel_length(k, s->dim[d]);
     lower_unflatten_sizes(k, dim, s->rank, i, coord);
+}
+
+bool lower_zero_border(const struct graph *g, ref r, struct zero_border *b)
+{
+    const struct shape *s = node_shape(g, r);
+    int64_t high[KL_MAX_RANK] = {0};
+    bool any = false;
+    *b = (struct zero_border){0};
+    for (const struct node *n = &g->node[r]; op_is_masked(n->op) && !shape_is_symbolic(s); n = &g->node[n->in[0]]) {
+        const struct node *value = &g->node[n->in[1]];
+        if (value->op != OP_const || value->attr.konst.bits || n->attr.pad.interior || n->attr.pad.low < 0 ||
+            n->attr.pad.high < 0)
+            break;
+        b->first[n->attr.pad.axis] += n->attr.pad.low;
+        high[n->attr.pad.axis] += n->attr.pad.high;
+        any = true;
+    }
+    for (uint32_t d = 0; d < s->rank; d++)
+        b->end[d] = s->dim[d] - high[d];
+    return any;
 }

@@ -3,7 +3,8 @@
  * The key is all that lowering reads of a group: its members in order, what they are computed from up to the values
  * that lie in memory, of which only dtype and shape count, and the target.  Nodes are numbered as the key meets them,
  * so numbers of nodes, leaves and groups in their graph play no part.  What lowering reads beyond those values stands
- * in the key as an answer (KEY_EXP_NONPOSITIVE).  Builds with assertions lower a found group all the same and compare.
+ * in the key as an answer (KEY_EXP_NONPOSITIVE, KEY_BORDER).  Builds with assertions lower a found group all the same
+ * and compare.
  *
  * Entries are bounded by bytes, and the least recently used go first.  Without memory nothing is kept.
  *
@@ -19,7 +20,7 @@ enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20, MAX_PACKED = 4096 }; /* bytes
 
 /* How a node is met: computed in the kernel as a member or as a view or scalar of its own, or read from memory. */
 enum { KEY_MEMBER = 1, KEY_INLINE = 2, KEY_MEMORY = 3, KEY_STORED = 4, KEY_EXP_NONPOSITIVE = 8,
-       KEY_PITCH = 16 };
+       KEY_PITCH = 16, KEY_BORDER = 32 };
 
 struct memo_entry {
     struct memo_entry *next;           /* of its bucket */
@@ -78,8 +79,13 @@ static bool key_node(struct lower_key *k, const struct lowering *w, ref r)
     uint64_t how = lower_is_member(w, r) ? KEY_MEMBER : lower_in_memory(w, r) ? KEY_MEMORY : KEY_INLINE;
     how |= w->pitch[r] ? KEY_PITCH : 0;
     if ((how & ~(uint64_t)KEY_PITCH) == KEY_MEMORY) {
-        if (!key_put(k, how | (uint64_t)n->dtype << 8 | (uint64_t)s->rank << 16))
+        struct zero_border border;
+        bool zeros = lower_zero_border(w->g, r, &border);
+        if (!key_put(k, how | (zeros ? KEY_BORDER : 0) | (uint64_t)n->dtype << 8 | (uint64_t)s->rank << 16))
             return false;
+        for (uint32_t d = 0; zeros && d < s->rank; d++)
+            if (!key_put(k, (uint64_t)border.first[d]) || !key_put(k, (uint64_t)border.end[d]))
+                return false;
     } else {
         how |= w->stored[r] ? KEY_STORED : 0;
         how |= n->op == OP_exp && lower_exp_nonpositive(w->g, n) ? KEY_EXP_NONPOSITIVE : 0;

@@ -32,6 +32,15 @@ struct skinny_order {
                                 in the direction in which the matrix is contiguous: integers of 4 bits */
 };
 
+/* Windows of images [image, channel, y, x] in memory as the second operand. */
+struct dot_windows {
+    int64_t images, out_h, out_w;                /* its free axes */
+    int64_t channels, kernel_h, kernel_w;        /* its contraction */
+    int64_t stride_h, stride_w, dilation_h, dilation_w, height, width;
+    int64_t first_y, end_y, first_x, end_x;      /* what is not between these are zeros that a pad wrote */
+    ref array;
+};
+
 struct dot {
     struct lowering *w;
     const struct node *n;
@@ -48,6 +57,7 @@ struct dot {
     /* how the operands lie in memory: see dot_find_steps */
     bool has_steps;                              /* they have been found */
     struct skinny_order order;                   /* of the second operand; set by dot_skinny_fits */
+    struct dot_windows windows;                  /* set by dot_windows_fits */
     int64_t b_step_n, b_step_k, a_step_m, a_step_k;
     int64_t run_m, whole_run, columns_run, steps_run, panels;
     int64_t period_k;                            /* the number of steps of k that are copied in one iteration,
@@ -182,6 +192,7 @@ bool dot_has_vectors(const struct dot *d, bool second);
 bool dot_vectors_along_k(const struct dot *d, bool second);
 /* ---- lower_dot_schedule.c, lower_dot_gpu_schedule.c ---- */
 bool dot_kblock_legal(const struct dot *d, const struct schedule *s);
+bool dot_tile_legal(const struct dot *d, const struct schedule *s); /* tile, width and kblock of products by tiles */
 /* The number of tiles or runs of columns, if a task has one of them; 1: a task has all columns of its rows. */
 int64_t dot_task_columns(const struct dot *d, const struct schedule *s);
 /* ---- lower_dot_pack.c ---- */

@@ -418,7 +418,7 @@ static void choose_all(const struct dot *d, const struct caps *caps, bool comput
 /* ---- user-supplied records ---- */
 
 /* What products by tiles and of bytes have in common. */
-static bool tile_legal(const struct dot *d, const struct schedule *s)
+bool dot_tile_legal(const struct dot *d, const struct schedule *s)
 {
     const struct lowering *w = d->w;
     unsigned mr = s->dot.mr, nr = s->dot.nr;
@@ -535,7 +535,7 @@ bool dot_choose(struct dot *d, struct schedule *s)
         s->dot.kc = (uint32_t)d->kblock;
         choose_all(d, c->caps, computed, s);
     }
-    if (!tile_legal(d, s))
+    if (!dot_tile_legal(d, s))
         return false;
     complete_schedule(d, c->caps, computed, s);
     if (!c->want)
@@ -595,7 +595,7 @@ bool dot_bytes_choose(struct dot *d, struct schedule *s)
         s->dot_bytes.pack_b = runs || (!few && (d->b_step_n != 1 || d->size.m > s->dot_bytes.mr || d->symbolic_m));
         s->dot_bytes.prefetch_b = few && d->size.k * d->size.n > caps->l1_bytes;
     }
-    if (!tile_legal(d, s))
+    if (!dot_tile_legal(d, s))
         return false;
     if (!s->width)
         s->width = s->dot_bytes.nr;
@@ -731,7 +731,7 @@ bool dot_skinny_choose(struct dot *d, struct schedule *s)
         s->dot_skinny.nr = (uint16_t)(o->along_k ? vector_lanes(d, caps) : LINE_BYTES / o->element);
         s->dot_skinny.widen = o->along_k && is_widened(d) && d->a_step_k == 1;
     }
-    if (!tile_legal(d, s))
+    if (!dot_tile_legal(d, s))
         return false;
     if (s->dot_skinny.mr != d->size.m)
         return reject_schedule(d->w, "tile", "tile: it has all rows, %d", (int)d->size.m);

@@ -282,6 +282,10 @@ static void any_product(struct kernel_cases *c, const struct caps *t, struct sch
         s->dot_bytes.prefetch_b = (uint8_t)rng_below(&c->r, 2);
         s->dot_bytes.panel = rng_below(&c->r, 2) ? 4 * (uint32_t)up_to(c, 3) : 0;
         break;
+    case SCHED_DOT_WINDOWS:
+        s->dot_windows.rows = rng_below(&c->r, 2) ? up_to(c, 4) : 0;
+        s->dot_windows.square = rng_below(&c->r, 2) ? power(c, 4) : 0;
+        break;
     case SCHED_DOT_BLOCKS:
         blocks_of(c, s, power(c, 4), power(c, 4), 1);
         s->dot_blocks.step = power(c, 5);

@@ -1,0 +1,75 @@
+/* The schedules of convolutions whose windows are read in place. */
+#include "lower_dot.h"
+
+/* Rows of results of a task: their number divides all rows, and there are at most `most` results for each channel.
+ * Fewer where tasks would be too few for all threads. */
+static int64_t choose_rows(const struct dot *d, const struct caps *caps, unsigned nr, int64_t most)
+{
+    const struct dot_windows *z = &d->windows;
+    int64_t all = z->images * z->out_h, rows = most / z->out_w, groups = d->size.m / nr;
+    int64_t tasks = 2 * (int64_t)caps->threads, fewest = dot_parts(tasks, groups);
+    if (rows > all / fewest)
+        rows = all / fewest;
+    while (rows > 1 && all % rows)
+        rows--;
+    return rows > 1 ? rows : 1;
+}
+
+/* Results of a tile: a divisor of a row's, so that it takes no masks; 0: none is good.  Seven are fourteen chains of
+ * two vectors, which is what a processor of four or five cycles for a multiply-add needs, and leave registers. */
+static int64_t choose_results(int64_t row)
+{
+    static const uint8_t by_preference[] = {7, 8, 6, 10, 9};
+    for (unsigned i = 0; i < sizeof by_preference; i++)
+        if (row % by_preference[i] == 0)
+            return by_preference[i];
+    return 0;
+}
+
+/* Is it faster than a product of packed windows? */
+static bool prefers_windows(const struct dot *d, const struct caps *caps)
+{
+    enum { MANY_REGISTERS = 32, WIDE = 64 };
+    return caps->vector_regs >= MANY_REGISTERS && caps->vector_bytes >= WIDE && !caps->compact &&
+           d->size.m % (2 * WIDE / 4) == 0 && choose_results(d->windows.out_w);
+}
+
+bool dot_windows_choose(struct dot *d, struct schedule *s)
+{
+    enum { SUMS_BYTES_SHARE = 10 }; /* of the second-level cache */
+    const struct caps *caps = d->w->chooser->caps;
+    bool open = !d->w->chooser->want;
+    if (open) {
+        if (caps->is_gpu || !prefers_windows(d, caps))
+            return false;
+        s->dot_windows.kc = (uint32_t)d->kblock;
+        s->dot_windows.mr = (uint16_t)choose_results(d->windows.out_w);
+        s->dot_windows.nr = (uint16_t)(2 * caps->vector_bytes / 4);
+    }
+    if (!dot_tile_legal(d, s))
+        return false;
+    unsigned nr = s->dot_windows.nr;
+    if (!s->width)
+        s->width = (uint16_t)nr;
+    if (!s->dot_windows.square)
+        s->dot_windows.square = (uint16_t)(caps->vector_bytes / 4 < nr ? caps->vector_bytes / 4 : nr);
+    if (!s->dot_windows.rows)
+        s->dot_windows.rows = (uint32_t)choose_rows(d, caps, nr, caps->l2_bytes / SUMS_BYTES_SHARE / 4 / nr);
+    if (open)
+        s->grain = lower_grain(d->windows.images * d->windows.out_h / s->dot_windows.rows * (d->size.m / nr),
+                               2 * (int64_t)s->dot_windows.rows * d->windows.out_w * nr * d->size.k / 16);
+    return true;
+}
+
+bool dot_windows_legal(const struct dot *d, const struct schedule *s)
+{
+    const struct dot_windows *z = &d->windows;
+    if (z->out_w % s->dot_windows.mr || d->size.m % s->dot_windows.nr)
+        return reject_schedule(d->w, "tile", "tile %ux%u: it divides the results of a row and the channels",
+                               s->dot_windows.mr, s->dot_windows.nr);
+    if (s->dot_windows.square > s->dot_windows.nr)
+        return reject_schedule(d->w, "square", "square %u: the tile has %u channels", s->dot_windows.square,
+                               s->dot_windows.nr);
+    return z->images * z->out_h % s->dot_windows.rows == 0 ||
+           reject_schedule(d->w, "rows", "rows %u: they divide the rows of all images", s->dot_windows.rows);
+}
