@@ -34,6 +34,13 @@ static bool prefers_windows(const struct dot *d, const struct caps *caps)
            d->size.m % (2 * WIDE / 4) == 0 && choose_results(d->windows.out_w);
 }
 
+static bool tile_divides(const struct dot *d, const struct schedule *s)
+{
+    return (d->windows.out_w % s->dot_windows.mr == 0 && d->size.m % s->dot_windows.nr == 0) ||
+           reject_schedule(d->w, "tile", "tile %ux%u: it divides the results of a row and the channels",
+                           s->dot_windows.mr, s->dot_windows.nr);
+}
+
 bool dot_windows_choose(struct dot *d, struct schedule *s)
 {
     enum { SUMS_BYTES_SHARE = 10 }; /* of the second-level cache */
@@ -46,7 +53,7 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
         s->dot_windows.mr = (uint16_t)choose_results(d->windows.out_w);
         s->dot_windows.nr = (uint16_t)(2 * caps->vector_bytes / 4);
     }
-    if (!dot_tile_legal(d, s))
+    if (!dot_tile_legal(d, s) || !tile_divides(d, s))
         return false;
     unsigned nr = s->dot_windows.nr;
     if (!s->width)
@@ -55,18 +62,17 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
         s->dot_windows.square = (uint16_t)(caps->vector_bytes / 4 < nr ? caps->vector_bytes / 4 : nr);
     if (!s->dot_windows.rows)
         s->dot_windows.rows = (uint32_t)choose_rows(d, caps, nr, caps->l2_bytes / SUMS_BYTES_SHARE / 4 / nr);
-    if (open)
+    if (open) { /* a task's work: products by sixteens, and each result once more, which is transposed and stored */
+        int64_t results = (int64_t)s->dot_windows.rows * d->windows.out_w * nr;
         s->grain = lower_grain(d->windows.images * d->windows.out_h / s->dot_windows.rows * (d->size.m / nr),
-                               2 * (int64_t)s->dot_windows.rows * d->windows.out_w * nr * d->size.k / 16);
+                               2 * results * d->size.k / 16 + results);
+    }
     return true;
 }
 
 bool dot_windows_legal(const struct dot *d, const struct schedule *s)
 {
     const struct dot_windows *z = &d->windows;
-    if (z->out_w % s->dot_windows.mr || d->size.m % s->dot_windows.nr)
-        return reject_schedule(d->w, "tile", "tile %ux%u: it divides the results of a row and the channels",
-                               s->dot_windows.mr, s->dot_windows.nr);
     if (s->dot_windows.square > s->dot_windows.nr)
         return reject_schedule(d->w, "square", "square %u: the tile has %u channels", s->dot_windows.square,
                                s->dot_windows.nr);
