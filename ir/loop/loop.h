@@ -293,6 +293,7 @@ val k_interleave(struct kernel *k, enum interleave m, val a, val b, uint32_t dis
 /* row[i] lane j becomes row[j] lane i; n = W of the open vector loop, a power of two. */
 void k_transpose(struct kernel *k, val *row, uint32_t n);
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c);
+val k_min(struct kernel *k, val a, val b); /* a if it is less than b, else b */
 static inline unsigned val_dtype(const struct kernel *k, val v) { return k->inst[v].dtype; }
 
 /* ---- index.c: i64 index arithmetic that simplifies itself ----

@@ -50,7 +50,7 @@ val ix_min(struct kernel *k, val a, int64_t max)
     int64_t low, high;
     if (ix_range(k, a, &low, &high) && high <= max)
         return a;
-    val v = k_prim(k, P_SELECT, k_prim(k, P_LT, a, k_int(k, max), 0), a, k_int(k, max));
+    val v = k_min(k, a, k_int(k, max));
     ix_bound(k, v, low < max ? low : max, max);
     return v;
 }

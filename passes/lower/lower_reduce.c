@@ -462,7 +462,7 @@ static void split_sum(const struct reduce *r, const struct split_columns *c, con
             n = ix_min(k, left, c->length);
         } else if (r->len.bound % c->length) {
             val left = ix_sub(k, k_int(k, r->len.bound), first);
-            n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
+            n = k_min(k, left, n);
             ix_bound(k, n, 1, c->length);
         }
     }

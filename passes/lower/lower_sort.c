@@ -22,7 +22,7 @@ struct sort {
 static val min_int(struct kernel *k, val a, int64_t max, bool needed)
 {
     val m = k_int(k, max);
-    return needed ? k_prim(k, P_SELECT, k_prim(k, P_LT, a, m, 0), a, m) : a;
+    return needed ? k_min(k, a, m) : a;
 }
 
 static void sort_coordinates(const struct sort *s, val at, val *coord)

@@ -105,7 +105,7 @@ void attention_range(const struct attention *a, val i, val *low, val *high)
     if (a->bounds) {
         val end = lower_index_to(k, attention_element(a, MASK, i, k_int(k, 1)), iterated_rows(a));
         *low = lower_index_to(k, attention_element(a, MASK, i, k_int(k, 0)), iterated_rows(a));
-        *high = a->causal ? smaller(k, *high, end) : end;
+        *high = a->causal ? k_min(k, *high, end) : end;
     }
 }
 
@@ -136,7 +136,7 @@ void attention_tile_range(struct attention *a)
     val all = k_cast(k, a->end, a->index), i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->width), 1);
     val min = k_carry(k, all), max = k_carry(k, k_bits(k, a->index, 0));
     val lo = k_load(k, a->lo, i, 0), hi = k_load(k, a->hi, i, 0), some = k_prim(k, P_LT, lo, hi, 0);
-    val less = k_prim(k, P_SELECT, some, smaller(k, lo, min), min);
+    val less = k_prim(k, P_SELECT, some, k_min(k, lo, min), min);
     val more = k_prim(k, P_SELECT, some, greater(k, hi, max), max);
     k_next(k, min, less);
     k_next(k, max, more);
@@ -144,8 +144,8 @@ void attention_tile_range(struct attention *a)
     a->first = k_cast(k, k_out(k, min), KL_I64);
     a->end = k_cast(k, k_out(k, max), KL_I64);
     if (a->w->gpu) { /* gives the loop over blocks of keys a bound that is known */
-        a->first = greater(k, smaller(k, a->first, iterated_rows(a)), k_int(k, 0));
-        a->end = greater(k, smaller(k, a->end, iterated_rows(a)), k_int(k, 0));
+        a->first = greater(k, k_min(k, a->first, iterated_rows(a)), k_int(k, 0));
+        a->end = greater(k, k_min(k, a->end, iterated_rows(a)), k_int(k, 0));
     }
 }
 
@@ -246,7 +246,7 @@ val attention_keys(const struct attention *a, val j0, val *key)
     struct kernel *k = a->w->k;
     bool few = rows_may_be_few(a);
     if (attention_steps_back(a)) {
-        j0 = smaller(k, j0, k_prim(k, P_SUB, ix_sub(k, iterated_rows(a), k_int(k, a->rows)), a->k0, 0));
+        j0 = k_min(k, j0, k_prim(k, P_SUB, ix_sub(k, iterated_rows(a), k_int(k, a->rows)), a->k0, 0));
         ix_bound(k, j0, -a->rows, a->block - a->rows);
     }
     val none = few ? k_prim(k, P_SUB, k_int(k, 0), a->k0, 0) : 0; /* the first row of all, counted from the block's
@@ -353,7 +353,7 @@ val attention_widen_from(const struct attention *a, val whole)
     if (!attention_steps_back(a))
         return whole;
     val back = ix_sub(k, ix_sub(k, iterated_rows(a), a->k0), k_int(k, a->rows));
-    whole = smaller(k, whole, back);
+    whole = k_min(k, whole, back);
     return rows_may_be_few(a) ? greater(k, whole, k_prim(k, P_SUB, k_int(k, 0), a->k0, 0)) : whole;
 }
 
@@ -369,9 +369,9 @@ static void lower_attention_emit_block(struct attention *a)
 {
     struct kernel *k = a->w->k;
     val left = ix_sub(k, iterated_rows(a), a->k0), end = k_int(k, a->block);
-    end = size_divides(a->iterated_size, a->block) ? end : smaller(k, left, end);
+    end = size_divides(a->iterated_size, a->block) ? end : k_min(k, left, end);
     a->from = a->bounds ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
-    a->until = ranges(a) ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
+    a->until = ranges(a) ? k_min(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = a->bounds ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
     if (a->panel[K])
         attention_widen(a, K, attention_widen_from(a, whole), end);

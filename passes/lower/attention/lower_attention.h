@@ -64,10 +64,6 @@ static inline bool may_be_fewer(struct size rows, struct size others)
 }
 
 static inline val of(const struct attention *a, double v) { return k_const(a->w->k, a->dtype, v); }
-static inline val smaller(struct kernel *k, val a, val b)
-{
-    return k_prim(k, P_SELECT, k_prim(k, P_LT, a, b, 0), a, b);
-}
 static inline val greater(struct kernel *k, val a, val b)
 {
     return k_prim(k, P_SELECT, k_prim(k, P_LT, b, a, 0), a, b);

@@ -279,7 +279,7 @@ static void common_range(const struct gradient *t, val *lo, val *hi)
     struct kernel *k = a->w->k;
     val none = k_bits(k, a->index, 0), all = k_cast(k, iterated_rows(a), a->index);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), t->count, 1), max = k_carry(k, none), min = k_carry(k, all);
-    val more = greater(k, k_load(k, a->lo, i, 0), max), less = smaller(k, k_load(k, a->hi, i, 0), min);
+    val more = greater(k, k_load(k, a->lo, i, 0), max), less = k_min(k, k_load(k, a->hi, i, 0), min);
     k_next(k, max, more);
     k_next(k, min, less);
     k_end(k, i);
@@ -296,7 +296,7 @@ static val begin_unmasked_block(const struct attention *a)
     val j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), some = k_carry(k, k_int(k, 0)), lo, hi;
     bounds_of(a, j, &lo, &hi);
     lo = greater(k, lo, a->q0);
-    hi = smaller(k, hi, ix_add(k, a->q0, k_int(k, a->width)));
+    hi = k_min(k, hi, ix_add(k, a->q0, k_int(k, a->width)));
     k_next(k, some, k_prim(k, P_SELECT, k_prim(k, P_LT, lo, hi, 0), k_int(k, 1), some));
     k_end(k, j);
     return k_if(k, k_prim(k, P_EQ, k_out(k, some), k_int(k, 1), 0));
@@ -308,9 +308,9 @@ static void gradient_block(struct gradient *t)
     struct kernel *k = a->w->k;
     val left = ix_sub(k, iterated_rows(a), a->k0), end = k_int(k, a->block);
     bool skips = ranges(a); /* rows before a->first or after a->end are skipped */
-    end = size_divides(a->iterated_size, a->block) ? end : smaller(k, left, end);
+    end = size_divides(a->iterated_size, a->block) ? end : k_min(k, left, end);
     a->from = skips ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
-    a->until = skips ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
+    a->until = skips ? k_min(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = skips ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
     val unmasked = t->keys && a->bounds ? begin_unmasked_block(a) : 0;
     if (a->panel[t->other])
@@ -339,7 +339,7 @@ static void gradient_blocks(struct gradient *t, val lo, val hi)
     struct kernel *k = a->w->k;
     struct gradient whole = *t, part = *t;
     whole.a.causal = whole.a.bounds = false;
-    val end = smaller(k, ix_add(k, a->k0, k_int(k, a->block)), iterated_rows(a));
+    val end = k_min(k, ix_add(k, a->k0, k_int(k, a->block)), iterated_rows(a));
     val inside = k_prim(k, P_AND, k_prim(k, P_LE, lo, a->k0, 0), k_prim(k, P_LE, end, hi, 0), 0);
     inside = k_prim(k, P_SELECT, inside, k_int(k, 1), k_int(k, 0));
     val yes = k_if(k, k_prim(k, P_EQ, inside, k_int(k, 1), 0));
@@ -361,7 +361,7 @@ static void queries_range(struct attention *a)
         return;
     val from = ix_add(k, a->q0, ix_sub(k, a->end, own_rows(a))), zero = k_int(k, 0);
     from = may_be_fewer(a->iterated_size, a->own_size) ? greater(k, from, zero) : from;
-    a->first = smaller(k, from, a->end);
+    a->first = k_min(k, from, a->end);
 }
 
 static void gradient_start(const struct gradient *t)
@@ -393,7 +393,7 @@ static void gradient_tile(struct gradient *t)
     if (t->both) {
         struct attention queries = tile_of_queries(a);
         val left = ix_sub(k, own_rows(a), a->q0), max = k_int(k, a->width);
-        t->count = size_divides(a->own_size, a->width) ? max : smaller(k, left, max);
+        t->count = size_divides(a->own_size, a->width) ? max : k_min(k, left, max);
         if (a->panel[X])
             attention_widen(&queries, X, k_int(k, 0), t->count);
     }

@@ -72,7 +72,7 @@ val attention_pair_is_unmasked(const struct tiles *s, val own, val iterated)
 
 static val clamp_to_range(struct kernel *k, val x, int64_t max)
 {
-    return greater(k, smaller(k, x, k_int(k, max)), k_int(k, 0));
+    return greater(k, k_min(k, x, k_int(k, max)), k_int(k, 0));
 }
 
 /* The keys from the first to the last one that a query of the block attends to by its range; every thread finds them.
@@ -83,12 +83,12 @@ static void keys_in_ranges(const struct tiles *s, val *first, val *end)
     struct kernel *k = a->w->k;
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->rows), 1);
     val min = k_carry(k, k_int(k, a->m)), max = k_carry(k, k_int(k, 0));
-    val row = smaller(k, ix_add(k, a->q0, i), k_int(k, a->l - 1));
+    val row = k_min(k, ix_add(k, a->q0, i), k_int(k, a->l - 1));
     ix_bound(k, row, 0, a->l - 1);
     val low = clamp_to_range(k, k_cast(k, attention_stored(a, MASK, row, k_int(k, 0)), KL_I64), a->m);
     val high = clamp_to_range(k, k_cast(k, attention_stored(a, MASK, row, k_int(k, 1)), KL_I64), a->m);
     val some = k_prim(k, P_LT, low, high, 0);
-    val less = k_prim(k, P_SELECT, some, smaller(k, low, min), min);
+    val less = k_prim(k, P_SELECT, some, k_min(k, low, min), min);
     val more = k_prim(k, P_SELECT, some, greater(k, high, max), max);
     k_next(k, min, less);
     k_next(k, max, more);
@@ -108,7 +108,7 @@ void attention_unmasked_steps(const struct tiles *s, val *first, val *end)
         from = clamp_to_range(k, ix_add(k, a->q0, k_int(k, a->m - a->l)), a->m);
     } else if (a->causal) {     /* before the key after the last one that the last query attends to */
         causal = clamp_to_range(k, ix_add(k, a->q0, k_int(k, s->rows + a->m - a->l)), a->m);
-        until = a->bounds ? smaller(k, causal, until) : causal;
+        until = a->bounds ? k_min(k, causal, until) : causal;
     }
     ix_bound(k, from, 0, a->m);
     ix_bound(k, until, 0, a->m);

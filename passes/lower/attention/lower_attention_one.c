@@ -49,7 +49,7 @@ void attention_score_keys(const struct attention *a, val j0)
             lane[g] = greater(k, lane[g], k_prim(k, P_SUB, k_int(k, 0), a->k0, 0));
             ix_bound(k, lane[g], -a->rows, a->block - 1);
         } else if (a->m < a->rows) {
-            lane[g] = smaller(k, lane[g], k_int(k, a->m - 1));
+            lane[g] = k_min(k, lane[g], k_int(k, a->m - 1));
         }
         acc[g] = k_splat(k, of(a, 0));
     }

@@ -74,7 +74,7 @@ void attention_pipeline_make(struct tiles *s)
 
 static val emit_clamp(struct kernel *k, val x, val min, val max)
 {
-    return greater(k, smaller(k, x, max), min);
+    return greater(k, k_min(k, x, max), min);
 }
 
 /* At least one step, which may have no unmasked pairs, so that the loops need no case without any. */
@@ -85,7 +85,7 @@ static struct steps steps_of(const struct tiles *s)
     struct steps r = {.max = (a->m + s->step - 1) / s->step};
     val first, end, one = k_int(k, 1), zero = k_int(k, 0);
     attention_unmasked_steps(s, &first, &end);
-    r.first = smaller(k, first, k_int(k, r.max - 1));
+    r.first = k_min(k, first, k_int(k, r.max - 1));
     end = greater(k, end, ix_add(k, r.first, one));
     ix_bound(k, r.first, 0, r.max - 1);
     ix_bound(k, end, 1, r.max);
@@ -180,7 +180,7 @@ static void load_statistics(const struct tiles *s, val row, val u, val stat[STAT
 {
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
-    val query = smaller(k, ix_add(k, row, u), k_int(k, a->m - 1));
+    val query = k_min(k, ix_add(k, row, u), k_int(k, a->m - 1));
     ix_bound(k, query, 0, a->m - 1);
     for (int c = 0; c < STAT_COUNT; c++)
         stat[c] = attention_stored(a, STATS, query, k_int(k, c));

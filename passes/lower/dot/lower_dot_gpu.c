@@ -27,7 +27,7 @@ static void open_part(struct product_blocks *s)
     if (s->splits == 1 || s->d->size.k % split == 0 || (has_copies(s) && !s->s.graph_order))
         return;
     val left = ix_sub(k, k_int(k, dot_parts(s->d->size.k, s->step)), ix_div(k, s->k0, s->step));
-    s->steps = k_prim(k, P_SELECT, k_prim(k, P_LT, left, s->steps, 0), left, s->steps);
+    s->steps = k_min(k, left, s->steps);
     ix_bound(k, s->steps, 1, split / s->step);
 }
 
@@ -68,8 +68,7 @@ static void multiply_blocks(const struct product_blocks *s, bool whole, val zero
         total[q] = dot_carry(k, start);
     val first = ix_mul(k, block, each), n = each;
     if (!ix_const(k, s->steps, &steps) || steps % most) {
-        val left = ix_sub(k, s->steps, first);
-        n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, each, 0), left, each);
+        n = k_min(k, ix_sub(k, s->steps, first), each);
         ix_bound(k, n, 0, most);
     }
     multiply_steps(s, first, n, whole, zero, sum);

@@ -87,7 +87,7 @@ static val elements_of(const struct product_blocks *s, val step)
     if (size_divides(s->d->len.k, length))
         return k_int(k, length);
     val left = ix_sub(k, ix_size(k, s->d->len.k), step_start(s, step));
-    val n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, k_int(k, length), 0), left, k_int(k, length));
+    val n = k_min(k, left, k_int(k, length));
     ix_bound(k, n, 0, length);
     return n;
 }
@@ -100,7 +100,7 @@ static val step_after(const struct product_blocks *s, val step)
     val next = ix_add(k, step, k_int(k, 1));
     if (ix_const(k, s->steps, &steps))
         return ix_min(k, next, steps - 1);
-    val last = ix_sub(k, s->steps, k_int(k, 1)), n = k_prim(k, P_SELECT, k_prim(k, P_LT, next, last, 0), next, last);
+    val last = ix_sub(k, s->steps, k_int(k, 1)), n = k_min(k, next, last);
     ix_bound(k, n, 0, steps_of_part(s) - 1);
     return n;
 }

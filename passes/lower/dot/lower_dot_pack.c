@@ -226,8 +226,6 @@ static void pack_square_of_run(const struct dot *d, const struct panel *t, val c
     w->lane = 0;
 }
 
-static val emit_min(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, k_prim(k, P_LT, a, b, 0), a, b); }
-
 /* Copies as many columns as a square is wide, for all steps of k. */
 static void pack_columns_of_runs(const struct dot *d, const struct panel *t, val col, int64_t there)
 {
@@ -238,7 +236,7 @@ static void pack_columns_of_runs(const struct dot *d, const struct panel *t, val
                      1);
     ix_bound(k, run, 0, d->size.k / length - 1);
     val zero = ix_scale(k, run, length); /* the run's first step */
-    val from = emit_min(k, ix_sub(k, zero, t->k0), k_int(k, 0)), to = emit_min(k, ix_sub(k, end, zero), k_int(k,
+    val from = k_min(k, ix_sub(k, zero, t->k0), k_int(k, 0)), to = k_min(k, ix_sub(k, end, zero), k_int(k,
                                                                                                               length));
     from = ix_scale(k, from, -1);
     ix_assume_range(k, from, 0, length - 1);

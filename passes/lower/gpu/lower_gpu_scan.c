@@ -80,7 +80,7 @@ static val open_chunk(const struct gpu_scan *s, uint32_t level, const struct chu
     val first = ix_scale(k, c->at, CHUNK), n = k_int(k, max);
     if (length % max) {
         val left = ix_sub(k, k_int(k, length), first);
-        n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
+        n = k_min(k, left, n);
         ix_bound(k, n, 1, max);
     }
     return k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);

@@ -99,7 +99,7 @@ static void emit_part(const struct gpu_skinny *t, val part, val base, int64_t re
     val sum[ACCUMULATORS], count = k_int(k, t->length), first = ix_scale(k, part, t->length);
     if (d->size.k % t->length) {
         val left = ix_sub(k, k_int(k, d->size.k), first);
-        count = k_prim(k, P_SELECT, k_prim(k, P_LT, left, count, 0), left, count);
+        count = k_min(k, left, count);
         ix_bound(k, count, 1, t->length);
     }
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);

@@ -31,7 +31,6 @@ struct gpu_own { val key[OWN], place[OWN]; };
 static val k_int32(struct kernel *k, int64_t v) { return k_bits(k, KL_I32, (uint32_t)v); }
 static val k_add32(struct kernel *k, val a, val b) { return k_prim(k, P_ADD, a, b, 0); }
 static val k_sub32(struct kernel *k, val a, val b) { return k_prim(k, P_SUB, a, b, 0); }
-static val less_of(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, k_prim(k, P_LT, a, b, 0), a, b); }
 static val more_of(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, k_prim(k, P_LT, a, b, 0), b, a); }
 
 /* ---- merge path ---- */
@@ -59,12 +58,12 @@ static val merge_path(struct kernel *k, const struct runs *r, val d, int64_t max
     for (int64_t left = max; left > 0; left /= 2)
         steps++;
     val zero = k_int32(k, 0), one = k_int32(k, 1), last = k_sub32(k, k_add32(k, r->left, r->right), one);
-    val low = more_of(k, k_sub32(k, d, r->right), zero), high = less_of(k, d, r->left);
+    val low = more_of(k, k_sub32(k, d, r->right), zero), high = k_min(k, d, r->left);
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1), lo = k_carry(k, low), hi = k_carry(k, high);
     val open = k_prim(k, P_LT, lo, hi, 0), middle = k_prim(k, P_SHR, k_add32(k, lo, hi), one, 0);
     val other = k_add32(k, r->left, k_sub32(k, k_sub32(k, d, one), middle));
-    val mine = k_load(k, r->key, at_runs(k, r, less_of(k, middle, last)), 0);
-    val theirs = k_load(k, r->key, at_runs(k, r, less_of(k, more_of(k, other, zero), last)), 0);
+    val mine = k_load(k, r->key, at_runs(k, r, k_min(k, middle, last)), 0);
+    val theirs = k_load(k, r->key, at_runs(k, r, k_min(k, more_of(k, other, zero), last)), 0);
     val before = k_prim(k, P_AND, open, k_prim(k, P_LE, mine, theirs, 0), 0);
     val after = k_prim(k, P_AND, open, k_prim(k, P_LT, theirs, mine, 0), 0);
     val up = k_prim(k, P_SELECT, before, k_add32(k, middle, one), lo), down = k_prim(k, P_SELECT, after, middle, hi);
@@ -78,17 +77,17 @@ static val merge_path(struct kernel *k, const struct runs *r, val d, int64_t max
 static void merge_own(struct kernel *k, const struct runs *r, val d, int64_t max, struct gpu_own *out)
 {
     val total = k_add32(k, r->left, r->right), last = k_sub32(k, total, k_int32(k, 1)), one = k_int32(k, 1);
-    d = less_of(k, d, total);
+    d = k_min(k, d, total);
     val i = merge_path(k, r, d, max), j = k_add32(k, r->left, k_sub32(k, d, i));
-    val left = k_load(k, r->key, at_runs(k, r, less_of(k, i, last)), 0);
-    val right = k_load(k, r->key, at_runs(k, r, less_of(k, j, last)), 0);
+    val left = k_load(k, r->key, at_runs(k, r, k_min(k, i, last)), 0);
+    val right = k_load(k, r->key, at_runs(k, r, k_min(k, j, last)), 0);
     for (int u = 0; u < OWN; u++) {
         val has_left = k_prim(k, P_LT, i, r->left, 0), has_right = k_prim(k, P_LT, j, total, 0);
         val is_less = k_prim(k, P_AND, has_right, k_prim(k, P_LT, right, left, 0), 0);
         val take = k_prim(k, P_OR, is_less, k_prim(k, P_NOT, has_left, 0, 0), 0); /* the right one */
-        val from = k_prim(k, P_SELECT, take, j, i), next = less_of(k, k_add32(k, from, one), last);
+        val from = k_prim(k, P_SELECT, take, j, i), next = k_min(k, k_add32(k, from, one), last);
         out->key[u] = k_prim(k, P_SELECT, take, right, left);
-        out->place[u] = k_load(k, r->place, at_runs(k, r, less_of(k, from, last)), 0);
+        out->place[u] = k_load(k, r->place, at_runs(k, r, k_min(k, from, last)), 0);
         val x = k_load(k, r->key, at_runs(k, r, next), 0);
         val up = k_add32(k, from, one);
         i = k_prim(k, P_SELECT, take, i, up);
@@ -258,7 +257,7 @@ static void bring_tile(const struct merge *m, const struct runs *r, val a, val l
         x[u] = ix_add(k, m->t, k_int(k, u * m->lanes));
         val i = k_cast(k, x[u], KL_I32), of_left = k_prim(k, P_LT, i, left, 0);
         val number = k_prim(k, P_SELECT, of_left, k_add32(k, a, i), k_add32(k, b, k_sub32(k, i, left)));
-        from[u] = at_runs(k, r, less_of(k, number, last));
+        from[u] = at_runs(k, r, k_min(k, number, last));
     }
     for (int u = 0; u < OWN; u++)
         k_store(k, m->tile_key, x[u], k_load(k, r->key, from[u], 0), 0);
@@ -278,7 +277,7 @@ static void merge_runs(struct merge *m, int64_t run)
     struct runs r = {m->key[m->from], m->place[m->from], all, ix_scale(k, m->row, s->length), k_cast(k, pair, KL_I32),
                      k_cast(k, first, KL_I32), k_cast(k, ix_sub(k, both, first), KL_I32)};
     val begin = k_cast(k, ix_sub(k, m->first, pair), KL_I32), total = k_add32(k, r.left, r.right);
-    val end = less_of(k, k_add32(k, begin, k_int32(k, m->tile)), total);
+    val end = k_min(k, k_add32(k, begin, k_int32(k, m->tile)), total);
     val number = ix_div(k, m->t, half), is_begin = k_prim(k, P_EQ, number, k_int(k, 0), 0);
     val path = merge_path(k, &r, k_prim(k, P_SELECT, is_begin, begin, end), run);
     val writes = k_if(k, k_prim(k, P_EQ, ix_mod(k, m->t, half), k_int(k, 0), 0));

@@ -100,8 +100,7 @@ static val tile_side(struct kernel *k, val first, struct size n)
 {
     if (size_divides(n, SIDE))
         return k_int(k, SIDE);
-    val left = ix_sub(k, ix_size(k, n), first), side = k_int(k, SIDE);
-    val x = k_prim(k, P_SELECT, k_prim(k, P_LT, left, side, 0), left, side);
+    val x = k_min(k, ix_sub(k, ix_size(k, n), first), k_int(k, SIDE));
     ix_bound(k, x, 1, SIDE);
     return x;
 }
