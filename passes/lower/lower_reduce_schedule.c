@@ -12,7 +12,8 @@ static uint16_t numeric_lanes(int64_t length)
     return width;
 }
 
-enum { WARP = 32 };
+/* FEW_THREADS: fewer than are wanted for each of the GPU's processors.  No measurement is recorded. */
+enum { WARP = 32, FEW_THREADS = 256 };
 
 /* Threads of a GPU's block for a row of so many elements, `each` adjacent elements in each access, `full` elements
  * being worth a thread. */
@@ -38,12 +39,10 @@ static int64_t gpu_row_vector_width(int64_t length, int64_t access)
 static int64_t ordered_vector_width(const struct caps *caps, int64_t length, int64_t rows, int64_t access,
                                     int64_t chunk)
 {
-    /* A_PROCESSOR: threads wanted for each of the GPU's processors.  No measurement is recorded. */
-    enum { A_PROCESSOR = 256 };
     int64_t each = gpu_row_vector_width(length, access), lanes = numeric_lanes(length);
     int64_t chunks = length > chunk ? length / chunk : 1;
     while (each > 1 && (lanes / each < WARP || (length > chunk && chunk % each) ||
-                        rows * chunks * (lanes / each) < A_PROCESSOR * (int64_t)caps->threads))
+                        rows * chunks * (lanes / each) < FEW_THREADS * (int64_t)caps->threads))
         each /= 2;
     return each;
 }
@@ -70,7 +69,7 @@ static bool may_have_segments(const struct rows_facts *f, int64_t each)
     return !f->columns && !f->symbolic && !f->chunks && numeric_lanes(f->length) == 64 && each <= 64;
 }
 
-enum { MAX_SEGMENTS = 4 };      /* each thread adds up its elements so often */
+enum { MAX_SEGMENTS = 4 /* each thread adds up its elements so often */, MAX_SEGMENT_THREADS = 128 /* of a row */ };
 
 /* Elements of each thread of a row. */
 static int64_t held_elements(const struct rows_facts *f, int64_t width, int64_t each)
@@ -92,13 +91,40 @@ static int64_t column_block(const struct caps *caps, const struct rows_facts *f)
     return block;
 }
 
+/* Elements of a thread times members of the group, each a value in a register and code that is written out.  No
+ * measurement is recorded. */
+enum { MAX_WORK = 1 << 11 };
+
+/* A row in the graph's order whose threads hold it: the widest accesses, then the fewest threads, whose sums go through
+ * the fewest segments.  Instructions of a softmax of f32, beside those of the schedule's order: 4,096 elements in 2
+ * segments of 16 threads 0.98 (4 segments of 16: 1.16, 2 of 32 with half as wide accesses: 1.03), 8,000 in 4 of 16
+ * 1.04, 12,000 in 4 of 32, with half as wide accesses, 1.07.  Longer rows have chunks. */
+static bool choose_segments(const struct caps *caps, const struct rows_facts *f, int64_t min_width, struct schedule *s,
+                            int64_t *each, int64_t *held)
+{
+    /* MAX_COUNT: elements that a thread may hold.  WORTH: what folds more sums at the end is worth it only for so many
+     * elements: for 8 adjacent ones, of bf16, 64 of them, for 4 adjacent ones 8. */
+    enum { MAX_COUNT = 128, WORTH = 8 };
+    for (int64_t e = gpu_row_vector_width(f->length, f->access); e; e /= 2)
+        for (int64_t w = min_width; w <= MAX_SEGMENT_THREADS && w <= (int64_t)caps->block_threads; w *= 2) {
+            int64_t n = held_elements(f, w, e), segments = w * e / 64;
+            bool holds = n <= MAX_COUNT && n * (int64_t)f->members <= MAX_WORK;
+            if (!holds || !segments || segments > MAX_SEGMENTS || n * WORTH < e * e * e)
+                continue;
+            s->width = (uint16_t)w;
+            *each = e;
+            *held = n;
+            return true;
+        }
+    return false;
+}
+
 /* A row whose threads have few elements each stays in a GPU's registers; others are iterated over. */
 static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f, struct schedule *s)
 {
     /* Elements: FULL, worth a thread, or FULL_COLUMNS, where it has sums of columns, too; MAX_COUNT, that a thread may
-     * hold.  MAX_WORK: elements of a thread times members of the group, each a value in a register and code that is
-     * written out.  No measurement is recorded. */
-    enum { FULL = 32, FULL_COLUMNS = 16, MAX_COUNT = 64, MAX_WORK = 1 << 11 };
+     * hold.  No measurement is recorded. */
+    enum { FULL = 32, FULL_COLUMNS = 16, MAX_COUNT = 64 };
     bool ordered = caps->graph_order, chunks = ordered && f->chunks;
     int64_t each = !ordered ? gpu_row_vector_width(f->length, f->access)
         : f->symbolic || (chunks && !f->chunk) ? 1
@@ -109,18 +135,9 @@ static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f,
         s->width /= 2; /* then all threads have whole vectors */
     int64_t held = held_elements(f, s->width, each);
     bool holds = f->columns || (held <= MAX_COUNT && held * (int64_t)f->members <= MAX_WORK && !chunks);
-    /* In segments: with 4 of them, and 16,000 elements, a softmax has 1.05 times the instructions of the schedule's
-     * order, with 2 of one lane a thread 0.98, but twice the accesses.  Longer rows have chunks. */
-    enum { SEGMENT_THREADS = 128, MAX_SEGMENT_COUNT = 128 };
-    int64_t adjacent = gpu_row_vector_width(f->length, f->access) > 1 ? 2 : 1;
-    int64_t in_segments = held_elements(f, SEGMENT_THREADS, adjacent);
-    if (ordered && !holds && may_have_segments(f, adjacent) && SEGMENT_THREADS <= (int64_t)caps->block_threads &&
-        in_segments <= MAX_SEGMENT_COUNT && in_segments * (int64_t)f->members <= MAX_WORK) {
-        s->width = SEGMENT_THREADS;
-        held = in_segments;
-        each = adjacent;
-        holds = true;
-    }
+    bool few = f->rows * WARP < FEW_THREADS * (int64_t)caps->threads;
+    if (ordered && may_have_segments(f, 1) && (!few || !holds))
+        holds |= choose_segments(caps, f, few ? MAX_SEGMENT_THREADS : WARP, s, &each, &held);
     s->rows.block = f->columns ? (uint32_t)column_block(caps, f) : 0;
     s->rows.held = holds ? (uint16_t)held : 0;
     s->rows.vector = holds ? (uint16_t)(each > 1 ? each : 0)

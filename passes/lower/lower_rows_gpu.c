@@ -160,10 +160,42 @@ static struct row_fold row_fold_begin(const struct rows *s, uint32_t reduce)
     return f;
 }
 
-/* The lanes' sums as one. */
-static val row_fold_sum(const struct rows *s, struct row_fold *f)
+/* Does it matter which elements are combined first? */
+static bool fold_is_ordered(const struct node *n)
 {
-    return gpu_fold_lanes(s->w->k, reduce_fold(s->w->g->node[s->reduce[f->reduce]].op), f->acc, s->sums);
+    enum fold fold = reduce_fold(n->op);
+    return dtype_is_float(n->dtype) && fold != FOLD_MAX && fold != FOLD_MIN;
+}
+
+/* The sums of the last segment's threads as one: lane i takes in lane i + 32, then i + 16, 8, 4, 2, 1.  With each step
+ * half of the threads take half of the sums: first those of the other segments, which have none that count, then those
+ * whose lanes are folded.  So the highest bits of a thread's number say at last which sum it has, and the fold of all
+ * threads takes them in order.  The threads in between count as identities, which changes no bit: -0 is no result. */
+static val fold_last_segment(struct rows *s, enum fold fold, struct row_fold *f)
+{
+    struct kernel *k = s->w->k;
+    int64_t n = s->sums, width = k->sched.width, top = width / n;
+    for (int64_t h = width / 2; h; h /= 2) {
+        bool adds = h < segment_threads(s);
+        for (int64_t u = 0; u < (n > 1 ? n / 2 : 1); u++) {
+            val low = f->acc[u], high = f->acc[n > 1 ? u + n / 2 : 0];
+            f->acc[u] = k_interleave(k, INTERLEAVE_HI, low, high, h);
+            if (adds)
+                f->acc[u] = k_fold_step(k, fold, n > 1 ? k_interleave(k, INTERLEAVE_LO, low, high, h) : low, f->acc[u]);
+        }
+        n = n > 1 ? n / 2 : 1;
+    }
+    val has_sum = k_prim(k, P_EQ, ix_mod(k, s->w->lane, top), k_int(k, 0), 0);
+    return k_lane_reduce(k, fold, k_prim(k, P_SELECT, has_sum, f->acc[0], f->none));
+}
+
+/* The lanes' sums as one. */
+static val row_fold_sum(struct rows *s, struct row_fold *f)
+{
+    const struct node *n = &s->w->g->node[s->reduce[f->reduce]];
+    enum fold fold = reduce_fold(n->op);
+    return s->segments > 1 && fold_is_ordered(n) ? fold_last_segment(s, fold, f)
+                                                 : gpu_fold_lanes(s->w->k, fold, f->acc, s->sums);
 }
 
 static void row_fold_end(struct rows *s, const struct row_fold *f, val sum)
@@ -257,29 +289,25 @@ static void pass_row(struct rows *s, struct row_fold *f, uint32_t n, bool last)
 
 /* ---- segments ---- */
 
-/* Makes the sums of segment j those of all others, too. */
-static void segment_broadcast(struct rows *s, struct row_fold *f, int64_t j)
+/* Makes the sums of segment j - 1 those of segment j, by the bits of these numbers that differ. */
+static void pass_to_segment(struct rows *s, struct row_fold *f, int64_t j)
 {
     struct kernel *k = s->w->k;
-    for (int64_t bit = 1; bit < s->segments; bit *= 2)
+    for (int64_t bit = 1; bit & (j ^ (j - 1)); bit *= 2)
         for (uint32_t u = 0; u < s->sums; u++)
-            f->acc[u] = k_interleave(k, j & bit ? INTERLEAVE_HI : INTERLEAVE_LO, f->acc[u], f->acc[u],
+            f->acc[u] = k_interleave(k, j & bit ? INTERLEAVE_LO : INTERLEAVE_HI, f->acc[u], f->acc[u],
                                      bit * segment_threads(s));
 }
 
 /* A sum of floats: every thread goes on from the sums of the segment before, for each segment, which is right in the
- * threads of that segment alone.  To begin the fold of all lanes with identities changes no bit: -0 is no result. */
+ * threads of that segment alone. */
 static void fold_segments_in_order(struct rows *s, struct row_fold *f)
 {
-    struct kernel *k = s->w->k;
     for (int64_t j = 0; j < s->segments; j++) {
         if (j)
-            segment_broadcast(s, f, j - 1);
+            pass_to_segment(s, f, j);
         fold_held(s, f->reduce, f->acc, f->none);
     }
-    val last = k_prim(k, P_LT, s->w->lane, k_int(k, s->w->k->sched.width - segment_threads(s)), 0);
-    for (uint32_t u = 0; u < s->sums; u++)
-        f->acc[u] = k_prim(k, P_SELECT, last, f->none, f->acc[u]);
 }
 
 /* Maxima and minima of floats: of two zeros the later one is the result, so adjacent ones are folded first.  All
@@ -299,12 +327,12 @@ static void fold_segments(struct rows *s, struct row_fold *f)
 {
     const struct node *n = &s->w->g->node[s->reduce[f->reduce]];
     enum fold fold = reduce_fold(n->op);
-    if (!dtype_is_float(n->dtype))
-        fold_held(s, f->reduce, f->acc, f->none);
-    else if (fold == FOLD_MAX || fold == FOLD_MIN)
+    if (fold_is_ordered(n))
+        fold_segments_in_order(s, f);
+    else if (dtype_is_float(n->dtype))
         fold_segment_extremes(s, f, fold);
     else
-        fold_segments_in_order(s, f);
+        fold_held(s, f->reduce, f->acc, f->none);
 }
 
 void rows_reduce_held(struct rows *s, uint32_t pass)

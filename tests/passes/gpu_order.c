@@ -232,7 +232,10 @@ static void rows(void)
         {70, 256, KL_F32}, {65, 516, KL_F32}, {80, 72, KL_F16}, {66, 30, KL_F32}, {40, 1600, KL_F32},
         {20, 16400, KL_F32}, {2, 33000, KL_F32}, {3, 200, KL_F64},
         /* in segments: of two lanes a thread and of one, a part of the last one, none of it */
-        {3, 5000, KL_F32}, {2, 4699, KL_F32}, {2, 15994, KL_F16}, {2, 16384, KL_BF16}, {2, 4226, KL_F64}};
+        {3, 5000, KL_F32}, {2, 4699, KL_F32}, {2, 15994, KL_F16}, {2, 16384, KL_BF16}, {2, 4226, KL_F64},
+        /* of enough rows: 2 segments of 16 threads, 4 of 8, 4 of 16, 2 of 32, 4 of 32; one, of long rows */
+        {9, 3000, KL_F32}, {8, 4088, KL_BF16}, {8, 7996, KL_F32}, {8, 7994, KL_F32}, {8, 8400, KL_F32},
+        {8, 2998, KL_F32}, {8, 6001, KL_F32}};
     for (unsigned i = 0; i < sizeof s / sizeof *s; i++) {
         char name[64];
         struct graph *g = graph_new("rows");
@@ -242,6 +245,7 @@ static void rows(void)
         ref y = n_div(g, e, n_broadcast(g, n_reduce(g, OP_sum, e, 2), &shape));
         graph_output(g, OUT_RETURN, y, 0);
         graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, n_mul(g, y, x), 2), 0);
+        graph_output(g, OUT_RETURN, n_reduce(g, OP_reduce_prod, n_add(g, y, n_k(g, y, 1)), 2), 0);
         snprintf(name, sizeof name, "rows %u", i);
         try(g, name, true);
         graph_free(g);
