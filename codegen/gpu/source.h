@@ -114,6 +114,8 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
                    struct source_info *info, struct err *e);
 void source_info_free(struct source_info *i);
 /* ---- source_range.c ---- */
+/* The largest number of iterations of each loop, by its instruction; NULL: no memory.  The caller frees it. */
+int64_t *source_iterations(const struct kernel *k);
 /* An upper bound for the number of loop iterations that a thread executes in one iteration of the parallel loop. */
 int64_t source_steps(const struct kernel *k, const struct phase *p);
 /* Appends a whole file: the prelude and one kernel named `kernel`. */

@@ -161,13 +161,23 @@ static int64_t range_max_iterations(const struct kernel *k, const struct linst *
     return room <= 0 ? 0 : room == INT64_MAX ? room : (room - 1) / step + 1;
 }
 
+int64_t *source_iterations(const struct kernel *k)
+{
+    struct interval *of = source_intervals(k);
+    int64_t *n = of ? mem_alloc((k->ninst + 1) * sizeof *n) : NULL;
+    for (val v = 1; n && v < k->ninst; v++)
+        n[v] = k->inst[v].op == L_LOOP ? range_max_iterations(k, &k->inst[v], of) : 0;
+    mem_free(of);
+    return n;
+}
+
 int64_t source_steps(const struct kernel *k, const struct phase *p)
 {
     enum { DEEP = 64, CAP = 1 << 30 };
     int64_t sum[DEEP] = {0}; /* iterations in each open loop or if */
     unsigned depth = 0;
-    struct interval *of = source_intervals(k);
-    for (val v = p ? p->first : 1; of && v < (p ? p->end : k->ninst); v++) {
+    int64_t *iterations = source_iterations(k);
+    for (val v = p ? p->first : 1; iterations && v < (p ? p->end : k->ninst); v++) {
         const struct linst *i = &k->inst[v], *head = i->op == L_END ? &k->inst[i->a] : NULL;
         if (i->op == L_LOOP || i->op == L_IF) {
             depth++;
@@ -176,12 +186,12 @@ int64_t source_steps(const struct kernel *k, const struct phase *p)
             int64_t inner = sum[depth < DEEP ? depth : DEEP - 1], *outer = &sum[--depth < DEEP ? depth : DEEP - 1];
             bool counts = head->op == L_LOOP && head->kind != LOOP_VECTOR && head->kind != LOOP_BLOCK &&
                           head->kind != LOOP_PARALLEL && head->kind != LOOP_GRID;
-            int64_t n = counts ? range_max_iterations(k, head, of) : 1;
+            int64_t n = counts ? iterations[i->a] : 1;
             inner += counts;
             *outer += n > CAP || (n && inner > CAP / n) ? CAP : n * inner;
             *outer = *outer > CAP ? CAP : *outer;
         }
     }
-    mem_free(of);
-    return of ? sum[0] : CAP;
+    mem_free(iterations);
+    return iterations ? sum[0] : CAP;
 }

@@ -498,9 +498,9 @@ static const struct counts *counts_of(const struct counts *counted, const char *
     return NULL;
 }
 
-/* Rows that threads hold: a block runs each instruction once a row, but for the jump behind it.  In the graph's order it
- * may run so many percent of the instructions and global accesses of the schedule's order, both of all threads.  Rows
- * of 8,193 to 16,384 elements are read by 8 bytes instead of 16, the same bytes. */
+/* Rows that threads hold: a block runs each instruction once a row, but for the jump behind it.  In the graph's order
+ * it may run so many percent of the instructions and global accesses of the schedule's order, both of all threads.
+ * Rows of 8,193 to 16,384 elements are read by 8 bytes instead of 16, the same bytes. */
 static void compare_orders(const struct counts *counted)
 {
     static const struct { const char *name; unsigned instructions, accesses; } bound[] = {
