@@ -574,6 +574,9 @@ static val emit_inst(struct walker *w, val v)
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[v];
     bool tile = i->cols ? i->op != L_CARRY && i->op != L_OUT : i->op == L_STORE && m->k->inst[i->b].cols;
+    val end;
+    if (m->v[v].transposed)
+        return v + 1;
     if (tile) {
         emit_tile_inst(m, v);
         return v + 1;
@@ -624,6 +627,8 @@ static val emit_inst(struct walker *w, val v)
         m->v[v].home = m->v[i->a].home;
         break;
     case L_INTERLEAVE:
+        if ((end = emit_transpose(m, v)))
+            return end;
         emit_interleave(m, v);
         break;
     case L_LANE_REDUCE:

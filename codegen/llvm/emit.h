@@ -32,6 +32,7 @@ struct emitted {
     LLVMBasicBlockRef hoisted_before;
     unsigned hoisted_lanes;
     unsigned number;              /* for a float constant: its position in m->numbers */
+    bool transposed;              /* a square's half, which was made with the square (emit_transpose.c) */
 };
 
 struct range { int64_t lo, hi; }; /* an interval that contains an i64 value; lo > hi: unknown */
@@ -108,6 +109,10 @@ LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned t
 /* ---- emit_nibble.c: numbers that are made of 4 bits ---- */
 /* The conversion of such a number to f32, by a table in a register.  false: v is none, or there is no instruction. */
 bool emit_nibble(struct emitter *m, val v, LLVMValueRef *out);
+
+/* ---- emit_transpose.c: squares of elements that are loaded and transposed ---- */
+/* Emits the exchanges of a square that begins with v; returns the instruction after them.  0: it does not begin one. */
+val emit_transpose(struct emitter *m, val v);
 
 /* ---- emit_memory.c ---- */
 void emit_load(struct emitter *m, val v);

@@ -392,14 +392,23 @@ static void test_index_values(void)
     kernel_free(k);
 }
 
-/* A transpose of width rows of width lanes in registers, by interleaves at every distance. */
-static void test_transpose(unsigned dtype, unsigned width)
+/* A transpose of width rows of width lanes in registers, by interleaves at every distance.  overwritten: a row is,
+ * after it was loaded. */
+static void test_transpose(unsigned dtype, unsigned width, bool overwritten)
 {
     struct kernel *k = kernel_new("transpose");
     int64_t n = width * width;
     uint32_t a = k_buf(k, BUF_IN, dtype, n, 0), o = k_buf(k, BUF_OUT, dtype, n, 1);
     val v = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, width), 1), row[64];
+    if (overwritten) {
+        uint32_t copy = k_buf(k, BUF_SCRATCH, dtype, n, 0);
+        for (unsigned r = 0; r < width; r++)
+            k_store(k, copy, ix_add(k, v, k_int(k, r * width)), k_load(k, a, ix_add(k, v, k_int(k, r * width)), 0), 0);
+        a = copy;
+    }
     for (unsigned r = 0; r < width; r++) row[r] = k_load(k, a, ix_add(k, v, k_int(k, r * width)), 0);
+    if (overwritten)
+        k_store(k, a, ix_add(k, v, k_int(k, width)), k_splat(k, k_bits(k, dtype, 0)), 0);
     k_transpose(k, row, width);
     for (unsigned r = 0; r < width; r++) k_store(k, o, ix_add(k, v, k_int(k, r * width)), row[r], 0);
     k_end(k, v);
@@ -413,6 +422,40 @@ static void test_transpose(unsigned dtype, unsigned width)
     agree(&targets, k, (const void *const *)init, NULL, (const void *const *)init, what);
     free_inputs(k, init);
     kernel_free(k);
+}
+
+/* What there is beside rows of words, of two elements each, whose halves become f32 after they were transposed. */
+enum { HALVES, WORDS_STORED, EXCHANGE_STORED, ROWS_MASKED, ROW_SPLAT, HALVES_FORMS };
+
+/* The elements of a transposed square that starts at element `first`; the results of element h of each row are
+ * adjacent. */
+static void test_transpose_halves(unsigned dtype, unsigned width, int64_t first, unsigned form)
+{
+    struct kernel *k = kernel_new("transpose_halves");
+    int64_t side = 2 * (int64_t)width, n = first + side * width;
+    uint32_t a = k_buf(k, BUF_IN, dtype, n, 0), o = k_buf(k, BUF_OUT, KL_F32, side * width, 1),
+             word = k_buf(k, BUF_OUT, KL_U32, width, 2);
+    val v = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, width), 1), row[32];
+    val some = form == ROWS_MASKED ? k_prim(k, P_LT, v, k_int(k, width - 1), 0) : 0;
+    for (unsigned r = 0; r < width; r++) {
+        val at = ix_add(k, ix_scale(k, v, 2), k_int(k, first + r * side));
+        row[r] = k_load_wide(k, a, at, some);
+    }
+    if (form == ROW_SPLAT)
+        row[1] = k_splat(k, k_bits(k, KL_U32, 0x3c00c000));
+    val exchange = k->ninst + 1;
+    k_transpose(k, row, width);
+    k_store(k, word, v, form == EXCHANGE_STORED ? exchange : form == WORDS_STORED ? row[width / 2]
+                        : k_splat(k, k_bits(k, KL_U32, 7)), 0);
+    for (unsigned h = 0; h < side; h++) {
+        val x = row[h / 2], bits = h % 2 ? k_prim(k, P_SHR, x, k_bits(k, KL_U32, 16), 0) : x;
+        val half = k_inst(k, L_OP(P_BITS), dtype, k_cast(k, bits, KL_U16), 0, 0, 0);
+        k_store(k, o, ix_add(k, v, k_int(k, h * width)), k_cast(k, half, KL_F32), 0);
+    }
+    k_end(k, v);
+    char what[80];
+    snprintf(what, sizeof what, "transpose of halves of %s, width %u, form %u", dtype_name(dtype), width, form);
+    compare_random(k, false, what);
 }
 
 /* ---- control flow ---- */
@@ -678,12 +721,20 @@ int main(void)
         test_row_reduce(summed[d], FOLD_ADD, 100, 8);
         test_column_reduce(summed[d]);
     }
-    test_transpose(KL_F32, 2);
-    test_transpose(KL_F32, 16);
-    test_transpose(KL_U8, 32);
-    test_transpose(KL_F64, 8);
-    test_transpose(KL_BF16, 4);
-    test_transpose(KL_BOOL, 16);
+    test_transpose(KL_F32, 2, false);
+    for (unsigned width = 8; width <= 16; width *= 2) {
+        test_transpose(KL_F32, width, false);
+        test_transpose(KL_U32, width, true);
+        for (unsigned form = 0; form < HALVES_FORMS; form++)
+            test_transpose_halves(KL_F16, width, form % 3, form);
+    }
+    test_transpose_halves(KL_F16, 4, 0, HALVES);
+    test_transpose_halves(KL_BF16, 16, 1, HALVES);
+    test_transpose_halves(KL_F16, 32, 0, HALVES);
+    test_transpose(KL_U8, 32, false);
+    test_transpose(KL_F64, 8, false);
+    test_transpose(KL_BF16, 4, false);
+    test_transpose(KL_BOOL, 16, false);
     test_index_values();
     test_two_widths();
     test_carries();

@@ -132,9 +132,9 @@ struct graph *scope_skinny(struct digits *d)
                                                                                 : (int64_t[]){k, n});
     struct shape half = b, row = shape_make(2, (int64_t[]){transposed ? n : 1, transposed ? 1 : n});
     union attr at = {.dot = {.ncon = 1, .con_a = 1, .con_b = transposed}};
-    uint64_t form = digit(d, 4), block = digit(d, 4);
-    ref w = gpu_input(g, form == 1 || form == 2 ? KL_I8 : dtype, &b);
-    if (form == 1)
+    uint64_t form = digit(d, 6), block = digit(d, 4);
+    ref w = gpu_input(g, form == 1 || form == 2 ? KL_I8 : form == 4 ? KL_F16 : form == 5 ? KL_BF16 : dtype, &b);
+    if (form == 1 || form > 3)
         w = n_cast(g, w, dtype);
     else if (form == 2)
         w = n_mul(g, n_cast(g, w, dtype), n_broadcast(g, gpu_input(g, dtype, &row), &b));
