@@ -12,14 +12,18 @@ static const struct skinny_case {
     kl_dtype weights; /* KL_I8: bytes times a scale, in f32; KL_I32: bytes, as are the rows, with sums of integers */
     bool out_in;      /* how they are stored */
     int threads;
+    bool floats;      /* the rows are f32, whatever the weights are */
 } cases[] = {
-    {1, KL_F32, false, 1},  {1, KL_F32, true, 1},  {1, KL_BF16, false, 1}, {1, KL_BF16, true, 1},
-    {1, KL_F16, false, 1},  {1, KL_F16, true, 1},  {1, KL_I8, false, 1},   {1, KL_I8, true, 1},
-    {2, KL_F32, false, 1},  {2, KL_F32, true, 1},  {7, KL_F32, false, 1},  {7, KL_F32, true, 1},
-    {7, KL_BF16, false, 1}, {7, KL_BF16, true, 1}, {1, KL_F32, false, 2},  {1, KL_F32, true, 2},
-    {1, KL_BF16, false, 2}, {1, KL_BF16, true, 2},
-    {1, KL_I32, false, 1},  {1, KL_I32, true, 1},  {4, KL_I32, false, 1},  {4, KL_I32, true, 1},
-    {1, KL_I32, false, 2},  {1, KL_I32, true, 2},
+    {1, KL_F32, false, 1, false}, {1, KL_F32, true, 1, false}, {1, KL_BF16, false, 1, false},
+    {1, KL_BF16, true, 1, false}, {1, KL_F16, false, 1, false}, {1, KL_F16, true, 1, false},
+    {1, KL_I8, false, 1, false}, {1, KL_I8, true, 1, false}, {2, KL_F32, false, 1, false},
+    {2, KL_F32, true, 1, false}, {7, KL_F32, false, 1, false}, {7, KL_F32, true, 1, false},
+    {7, KL_BF16, false, 1, false}, {7, KL_BF16, true, 1, false}, {1, KL_F32, false, 2, false},
+    {1, KL_F32, true, 2, false}, {1, KL_BF16, false, 2, false}, {1, KL_BF16, true, 2, false},
+    {1, KL_I32, false, 1, false}, {1, KL_I32, true, 1, false}, {4, KL_I32, false, 1, false},
+    {4, KL_I32, true, 1, false}, {1, KL_I32, false, 2, false}, {1, KL_I32, true, 2, false},
+    {1, KL_F16, true, 1, true}, {4, KL_F16, true, 1, true}, {1, KL_F16, true, 2, true},
+    {1, KL_BF16, true, 1, true},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -36,8 +40,8 @@ static const char *case_name(const struct skinny_case *c)
     static char name[64];
     const char *dtype = c->weights == KL_F32 ? "f32" : c->weights == KL_BF16 ? "bf16" : c->weights == KL_F16 ? "f16"
                         : c->weights == KL_I32 ? "int8 by int8" : "int8";
-    snprintf(name, sizeof name, "%dx%dx%d %s %s%s", c->rows, side, side, dtype, c->out_in ? "[out,in]" : "[in,out]",
-             c->threads > 1 ? " 2 threads" : "");
+    snprintf(name, sizeof name, "%dx%dx%d %s%s %s%s", c->rows, side, side, c->floats ? "f32 by " : "", dtype,
+             c->out_in ? "[out,in]" : "[in,out]", c->threads > 1 ? " 2 threads" : "");
     return name;
 }
 
@@ -50,7 +54,7 @@ static void make_operands(kl_device dev, const struct skinny_case *c, struct ope
     if (c->weights == KL_I32)
         o->x = kl_cast(kl_mul_scalar(x, 30), KL_I8);
     else
-        o->x = kl_cast(x, c->weights == KL_I8 ? KL_F32 : c->weights);
+        o->x = kl_cast(x, c->weights == KL_I8 || c->floats ? KL_F32 : c->weights);
     o->w = of_bytes(c) ? kl_cast(kl_mul_scalar(w, 30), KL_I8) : kl_cast(w, c->weights);
     o->scale = kl_full(dev, KL_F32, 0, NULL, 1.0 / 30);
     kl_keep(o->x);
@@ -64,7 +68,8 @@ static bool product(kl_device dev, const struct skinny_case *c, const struct ope
     kl_trace_begin("skinny");
     kl_tensor x = c->weights == KL_I32 ? kl_cast(o->x, KL_I32) : o->x;
     kl_tensor w = c->weights == KL_I32  ? kl_cast(o->w, KL_I32)
-                  : c->weights == KL_I8 ? kl_mul(kl_cast(o->w, KL_F32), o->scale) : o->w;
+                  : c->weights == KL_I8 ? kl_mul(kl_cast(o->w, KL_F32), o->scale)
+                  : c->floats           ? kl_cast(o->w, KL_F32) : o->w;
     kl_tensor out = kl_dot_general(x, w, 0, NULL, NULL, 1, (int[]){1}, (int[]){c->out_in});
     kl_keep(out);
     return kl_trace_end() == KL_OK && kl_sync(dev) == KL_OK && kl_release(out) == KL_OK;

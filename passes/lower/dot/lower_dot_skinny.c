@@ -8,12 +8,16 @@
  * which read two lines of each page, it takes 3.5 times as long.
  *
  * If the elements along the contraction are adjacent ([out, in]), a task owns as many columns as a vector has lanes;
- * each column is a stream.  Squares of them are transposed in registers and multiplied there, which reaches 0.83 of
- * the speed of reading; packing them first reached 0.37.  Elements of 1 or 2 bytes are loaded and transposed in
- * groups of 4 bytes and separated after that: 0.67 for bf16, because one chain of multiply-adds per column takes as
- * long as memory does.  Two k-blocks at once, which have two chains, took 1.1 to 1.8 times as long: 32 streams whose
- * rows are a large power of two apart share too few sets of the caches.  Two groups of columns at once, of the same
- * k-block, took 1.0 to 1.4 times as long in all dtypes, and 0.92 times for one matrix of bytes, 768 by 50257.
+ * each column is a stream.  Squares of them are transposed in registers and multiplied there; packing them first took
+ * twice as long.  Elements of 1 or 2 bytes are loaded and transposed in groups of 4 bytes; the code generator
+ * transposes halves of f16 as such.  Prefetches of the next part are spread over the products: a burst of them, each
+ * waiting for memory, leaves no buffer for the loads.  A row of f32 by f16, 8192x2048 and 2048x8192, from a mapped file
+ * beyond all caches takes as long as reading it; with a burst 1.04 times, with shuffles of whole registers 1.1 times.
+ *
+ * There is one chain of multiply-adds per column, 8 bytes of f16 in a cycle.  Two k-blocks at once, which have two
+ * chains, took 1.2 to 1.8 times as long from memory: 32 streams, two in each page, are too many for the caches' sets
+ * and the processor's own prefetches.  Two groups of columns at once, of the same k-block, took 1.0 to 1.4 times as
+ * long in all dtypes, and 0.92 times for one matrix of bytes, 768 by 50257.
  *
  * Integers of 4 bits, two to a byte, which the kernel separates and scales itself, are read in the same two ways: a
  * lane loads a byte, which has two columns, or four bytes of one column.
@@ -344,16 +348,27 @@ static void emit_strip(const struct skinny *s, val n0, int64_t cols)
 /* A part: columns from n0 on, and one k-block of them from k0 on. */
 struct skinny_operand { val n0, k0; int64_t cols, length; };
 
-/* Prefetches square number `number` of the next part: one cache line of each of some columns, which take turns. */
-static void prefetch_square(const struct skinny *s, const struct skinny_operand *next, val number)
+/* What is prefetched while a square is multiplied: one cache line of each of some columns of square number `number` of
+ * the next part; the columns take turns. */
+struct ahead { const struct skinny_operand *next; val number, first; int64_t columns; };
+
+static struct ahead ahead_of(const struct skinny *s, const struct skinny_operand *next, val number)
 {
     struct kernel *k = s->d->w->k;
     int64_t lanes = s->d->nr, turns = LINE_BYTES * s->packed / (s->step * s->element);
     turns = turns < 1 ? 1 : turns > lanes ? lanes : turns;
     int64_t each = lanes / turns;
-    val first = ix_add(k, next->n0, ix_scale(k, ix_mod(k, number, turns), each));
-    for (int64_t i = 0; i < each; i++)
-        skinny_prefetch(s, ix_add(k, first, k_int(k, i)), ix_add(k, next->k0, ix_scale(k, number, s->step)), number);
+    return (struct ahead){next, number, ix_add(k, next->n0, ix_scale(k, ix_mod(k, number, turns), each)), each};
+}
+
+/* Prefetches the share of steps `from` to `to` of a square, so that prefetches that wait for memory leave room for the
+ * loads between them. */
+static void prefetch_share(const struct skinny *s, const struct ahead *a, int64_t from, int64_t to)
+{
+    struct kernel *k = s->d->w->k;
+    for (int64_t i = from * a->columns / s->step; i < to * a->columns / s->step; i++)
+        skinny_prefetch(s, ix_add(k, a->first, k_int(k, i)), ix_add(k, a->next->k0, ix_scale(k, a->number, s->step)),
+                        a->number);
 }
 
 /* Widens the k-block of the first operand, vector by vector, so that each element is widened once and not for each
@@ -397,9 +412,9 @@ static val square_element(const struct skinny *s, const struct skinny_operand *p
 }
 
 /* Adds `steps` products, from the part's element j on, for the columns that exist.  A lane loads `each` elements of
- * the contraction, which are then transposed. */
+ * the contraction, which are then transposed.  ahead: what is prefetched meanwhile; NULL: nothing. */
 static void square_products(const struct skinny *s, const struct skinny_operand *p, val j, int64_t steps, int64_t each,
-                            val *acc)
+                            const struct ahead *ahead, val *acc)
 {
     const struct dot *d = s->d;
     struct lowering *w = d->w;
@@ -424,6 +439,8 @@ static void square_products(const struct skinny *s, const struct skinny_operand 
             b = dot_pair_of(k, b, alone ? 0 : square_element(s, p, row, each, j, u + 1));
         for (int64_t i = 0; i < d->size.m; i++)
             acc[i] = dot_multiply_add(k, row_factor(s, p, i, ix_add(k, j, k_int(k, u)), alone), b, acc[i]);
+        if (ahead)
+            prefetch_share(s, ahead, u, u + d->unit);
     }
     w->pred = 0;
 }
@@ -443,8 +460,8 @@ static void square_block(const struct skinny *s, const struct skinny_operand *p,
         val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / s->step), 1);
         for (int64_t i = 0; i < d->size.m; i++)
             acc[i] = carry[i] = k_carry(k, acc[i]);
-        prefetch_square(s, next, number);
-        square_products(s, p, ix_scale(k, number, s->step), s->step, s->each, acc);
+        struct ahead ahead = ahead_of(s, next, number);
+        square_products(s, p, ix_scale(k, number, s->step), s->step, s->each, &ahead, acc);
         for (int64_t i = 0; i < d->size.m; i++)
             k_next(k, carry[i], acc[i]);
         k_end(k, number);
@@ -452,10 +469,10 @@ static void square_block(const struct skinny *s, const struct skinny_operand *p,
             acc[i] = k_out(k, carry[i]);
     }
     if (pairs > whole)
-        square_products(s, p, k_int(k, whole), pairs - whole, s->each, acc);
+        square_products(s, p, k_int(k, whole), pairs - whole, s->each, NULL, acc);
     /* the last elements, fewer than a load has, may be more than a square of single ones has */
     for (int64_t at = pairs, side = d->nr * s->packed; at < p->length; at += side)
-        square_products(s, p, k_int(k, at), p->length - at < side ? p->length - at : side, s->packed, acc);
+        square_products(s, p, k_int(k, at), p->length - at < side ? p->length - at : side, s->packed, NULL, acc);
     for (int64_t i = 0; i < d->size.m; i++)
         total[i] = total[i] ? k_prim(k, P_ADD, total[i], acc[i], 0) : acc[i];
 }
