@@ -63,6 +63,22 @@
     "\"l\"(from), \"r\"(there ? " BYTES " : 0), \"n\"(by), \"n\"(far)\n" \
     "                 : \"memory\");\n}\n"
 
+/* Blocks in order.  A word has its value in its lower half and 1 above it, and is stored and loaded as a whole, so no
+ * fence is needed: what is published is in the word.  A block takes the number of its next iteration from a counter, so
+ * the blocks of all earlier iterations run already, or are done. */
+#define IN_ORDER(LOAD, STORE) \
+    "#ifndef WORD_PAUSE\n#define WORD_PAUSE\n#endif\n" \
+    "FUNCTION u32 next_in_order(u64 *count)\n{\n    __shared__ u32 next;\n    __syncthreads();\n" \
+    "    if (threadIdx.x == 0u)\n        next = u32(atomicAdd(count, u64(1)));\n    __syncthreads();\n" \
+    "    return next;\n}\n" \
+    "FUNCTION void publish(u64 *to, u32 x) { " STORE("to", "u64(1) << 32 | x") " }\n" \
+    "FUNCTION u32 receive(const u64 *from, bool wanted)\n{\n    u64 word = 0;\n" \
+    "    while (wanted && !((word = " LOAD("from") ") >> 32))\n        WORD_PAUSE;\n    return u32(word);\n}\n"
+#define VOLATILE_LOAD(p) "*(const volatile u64 *)" p
+#define VOLATILE_STORE(p, x) "*(volatile u64 *)" p " = " x ";"
+#define AGENT_LOAD(p) "__hip_atomic_load(" p ", __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT)"
+#define AGENT_STORE(p, x) "__hip_atomic_store(" p ", " x ", __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);"
+
 /* recip_f32: the instruction's error is below one unit in the last place, and a step of Newton's method with fma then
  * gives the nearest number to 1 / x (Markstein 1990), as NVIDIA's division does where it need not look at x.
  *
@@ -145,7 +161,7 @@
     "#define FUNCTION\n#define EXACT precise\n#define exp2_f32 exp2\n#define recip_f32(x) (1.0f / (x))\n" MAX
 
 static const struct dialect dialects[] = {
-    {.name = "cuda", .prelude = CUDA_PRELUDE, .halves = CUDA_BF16,
+    {.name = "cuda", .prelude = CUDA_PRELUDE, .halves = CUDA_BF16, .words = IN_ORDER(VOLATILE_LOAD, VOLATILE_STORE),
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
@@ -154,6 +170,7 @@ static const struct dialect dialects[] = {
      .dynamic_bytes = 227 << 10, .shared_bytes_of = matrix_nvidia_shared,
      .matrix = {&matrix_nvidia}, .matrix_async = &matrix_nvidia_async, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE, .halves = WIDEN_BF16 BF16 ROUNDED_BF16,
+     .words = IN_ORDER(AGENT_LOAD, AGENT_STORE),
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
@@ -309,9 +326,9 @@ struct dialect dialect_for(const struct dialect *d, const char *features)
 
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
 {
-    text_put(out, "%s%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
+    text_put(out, "%s%s%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
              d->table && d->broadcast ? BROADCASTS : "", d->opaque.subgroup || d->signed_zeros ? INTRINSICS : "",
-             d->prelude, d->halves);
+             d->prelude, d->halves, d->words ? d->words : "");
     for (unsigned i = 0; i < MMA_UNITS && d->matrix[i]; i++)
         text_put(out, "%s", d->matrix[i]->prelude);
     text_put(out, "%s", d->matrix_async ? d->matrix_async->prelude : "");
@@ -335,7 +352,8 @@ void dialect_caps(const struct dialect *d, struct caps *out)
     *out = (struct caps){.vector_bytes = 64, .vector_regs = 32, .threads = 64,
                          .l1_bytes = d->shared_bytes, .l2_bytes = 1 << 20, .l3_bytes = 32 << 20,
                          .is_gpu = 1, .block_threads = d->threads, .shared_bytes = d->shared_bytes,
-                         .async_copies = d->copies == COPIES_ASYNC, .members = 1};
+                         .async_copies = d->copies == COPIES_ASYNC, .members = 1,
+                         .in_order = d->words != NULL};
     snprintf(out->name, sizeof out->name, "%s", d->name);
 }
 

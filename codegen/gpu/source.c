@@ -33,6 +33,8 @@ static bool source_is_supported(struct emitter *m)
         const struct linst *i = &m->k->inst[v];
         if (source_elements(m, v) > MAX_THREAD_TILE)
             return source_refuse(m, "it has tiles of more than 256 elements a thread");
+        if (i->op == L_LOOP && i->kind == LOOP_GRID && i->rows && !m->d->words)
+            return source_refuse(m, "its blocks wait for each other");
         if ((i->op == L_COPY_PANEL || i->op == L_ARRIVE || i->op == L_AWAIT) && !source_is_async(m))
             return source_refuse(m, "it has copies of panels");
         if (m->own_threads && i->op == L_LOOP && i->kind == LOOP_VECTOR)

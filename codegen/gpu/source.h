@@ -54,6 +54,7 @@ enum source_copies { COPIES_LATE, COPIES_ASYNC };
 struct dialect {
     const char *name;
     const char *prelude, *halves; /* emitted once, before kernels; halves: the functions of ir/math/half.inc */
+    const char *words;            /* the same: functions of blocks in order; NULL: none may wait for another */
     const char *thread, *block, *grid; /* u32: number of the thread in its block, number of the block, number of
                                           blocks */
     const char *barrier;          /* waits for the threads of the block; what they have stored anywhere is then visible

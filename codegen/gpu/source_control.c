@@ -50,6 +50,17 @@ static void open_phase_loop(struct emitter *m, val v)
              v, x, v, n, m->d->grid);
 }
 
+/* The same of blocks in order: as long as the counter gives iterations.  A launch runs the phase as a whole or not. */
+static void open_loop_in_order(struct emitter *m, val v)
+{
+    const char *n = m->narrow[v] ? "i32" : "i64", *l = m->d->i64;
+    int64_t base = m->phase.base, extent = m->phase.extent;
+    uint32_t words = kernel_word_buffer(m->k, v);
+    text_put(m->t, "for (%s v%u = begin < %" PRId64 "%s && end > %" PRId64 "%s ? %s(next_in_order(b%u)) : %s(%" PRId64
+             "); v%u < %" PRId64 "; v%u = %s(next_in_order(b%u))) {", n, v, base + extent, l, base, l, n, words, n,
+             extent, v, extent, v, n, words);
+}
+
 /* The member whose iteration it is, the loop's value in that member, and the member's arguments. */
 static void open_member(struct emitter *m, val v)
 {
@@ -146,7 +157,9 @@ static void put_for(struct emitter *m, val v)
     const char *n = m->narrow[v] ? "i32" : "i64";
     char a[MAX_OPERAND], b[MAX_OPERAND], x = iteration_name(m);
     bool fits, blocks = i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID;
-    if (blocks && m->phase.extent < m->k->extent)
+    if (i->kind == LOOP_GRID && i->rows)
+        open_loop_in_order(m, v);
+    else if (blocks && m->phase.extent < m->k->extent)
         open_phase_loop(m, v);
     else if (blocks)
         text_put(m->t, "for (%s %c%u = %s(begin) + %s(%s); %c%u < %s(end); %c%u += %s(%s)) {", n, x, v, n, n,

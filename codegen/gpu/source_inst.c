@@ -133,6 +133,24 @@ static bool emit_load(struct emitter *m, val v)
     return true;
 }
 
+/* A word of blocks in order. */
+static void emit_word(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    char at[MAX_OPERAND], x[MAX_OPERAND];
+    bool fits;
+    source_index(m, i->a, &fits, at);
+    if (i->op == L_RECEIVE) {
+        source_declare(m, v);
+        text_put(m->t, "receive(b%u + %s, %s);\n", (uint32_t)i->imm, at, i->b ? source_operand(m, i->b, x) : "true");
+        return;
+    }
+    source_line(m);
+    if (i->c)
+        text_put(m->t, "if (%s) ", source_operand(m, i->c, x));
+    text_put(m->t, "publish(b%u + %s, %s);\n", (uint32_t)i->imm, at, source_operand(m, i->b, x));
+}
+
 static bool emit_memory(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -144,6 +162,10 @@ static bool emit_memory(struct emitter *m, val v)
         return true;
     case L_COPY_PANEL:
         source_copy_panel(m, v);
+        return true;
+    case L_PUBLISH:
+    case L_RECEIVE:
+        emit_word(m, v);
         return true;
     default:
         (m->k->inst[i->b].cols && m->unit ? source_matrix_store : source_store)(m, v);
@@ -299,6 +321,8 @@ static bool emit_by_subject(struct emitter *m, val v)
     case L_ATOMIC:
     case L_COPY:
     case L_COPY_PANEL:
+    case L_PUBLISH:
+    case L_RECEIVE:
         return emit_memory(m, v);
     case L_COLUMNS:
     case L_OUT:

@@ -1,5 +1,5 @@
-/* Kernels: building, hashing, freeing.  Instructions are appended without checks; kernel_verify finds errors.  A failed
- * allocation sets k->err once. */
+/* Kernels: building, hashing, freeing, and what a finished one has.  Instructions are appended without checks;
+ * kernel_verify finds errors.  A failed allocation sets k->err once. */
 #include "loop.h"
 #include <string.h>
 
@@ -98,20 +98,12 @@ val k_loop(struct kernel *k, enum loop_kind kind, val lo, val hi, int64_t step)
     return v;
 }
 
-val k_loop_in_order(struct kernel *k, int64_t n)
+val k_loop_in_order(struct kernel *k, enum loop_kind kind, int64_t n)
 {
-    val v = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, n), 1);
+    val v = k_loop(k, kind, k_int(k, 0), k_int(k, n), 1);
     if (v)
         k->inst[v].rows = 1;
     return v;
-}
-
-bool kernel_is_in_order(const struct kernel *k)
-{
-    for (val v = 1; v < k->ninst; v++)
-        if (k->inst[v].op == L_LOOP)
-            return k->inst[v].kind == LOOP_PARALLEL && k->inst[v].rows;
-    return false;
 }
 
 val k_if(struct kernel *k, val cond) { return k_inst(k, L_IF, KL_BOOL, cond, 0, 0, 0); }
@@ -138,6 +130,24 @@ val k_load_wide(struct kernel *k, uint32_t buf, val index, val pred)
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred)
 {
     k_inst(k, L_STORE, k->inst[value].dtype, index, value, pred, buf);
+}
+
+void k_publish(struct kernel *k, uint32_t buf, val index, val value, val pred)
+{
+    k_inst(k, L_PUBLISH, k->inst[value].dtype, index, value, pred, buf);
+}
+
+val k_receive(struct kernel *k, uint32_t buf, val index, val pred)
+{
+    return k_inst(k, L_RECEIVE, KL_U32, index, pred, 0, buf);
+}
+
+uint32_t kernel_word_buffer(const struct kernel *k, val loop)
+{
+    val v = loop + 1;
+    while (v < k->ninst && k->inst[v].op != L_PUBLISH && !(k->inst[v].op == L_END && k->inst[v].a == loop))
+        v++;
+    return v < k->ninst && k->inst[v].op == L_PUBLISH && k->inst[v].imm < k->nbuf ? (uint32_t)k->inst[v].imm : k->nbuf;
 }
 
 void k_prefetch(struct kernel *k, enum prefetch why, uint32_t buf, val index)
@@ -220,4 +230,81 @@ bool kernel_same(const struct kernel *a, const struct kernel *b)
     return ha.lo == hb.lo && ha.hi == hb.hi && a->ninst == b->ninst && a->nbuf == b->nbuf &&
            !memcmp(a->inst, b->inst, a->ninst * sizeof *a->inst) &&
                (!a->nbuf || !memcmp(a->buf, b->buf, a->nbuf * sizeof *a->buf));
+}
+
+/* ---- what a finished kernel has ---- */
+
+bool kernel_is_in_order(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].op == L_LOOP)
+            return k->inst[v].kind == LOOP_PARALLEL && k->inst[v].rows;
+    return false;
+}
+
+bool kernel_phase(const struct kernel *k, struct phase *p)
+{
+    val v = p->end ? p->end + 1 : 1;
+    if (p->end ? p->end >= k->ninst : k->ninst == 0)
+        return false;
+    int64_t base = p->base + p->extent;
+    *p = (struct phase){v, k->ninst, base, base < INT64_MAX};
+    for (; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_SYNC) {
+            p->end = v;
+            break;
+        }
+        if (i->op == L_LOOP && (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)) {
+            int64_t n = i->b < v && k->inst[i->b].op == L_CONST ? (int64_t)k->inst[i->b].imm : 0;
+            if (n < 0 || __builtin_mul_overflow(n, (int64_t)kernel_members(k), &n))
+                n = n < 0 ? 0 : INT64_MAX;
+            p->extent = n > INT64_MAX - p->base ? INT64_MAX - p->base : n;
+        }
+    }
+    return true;
+}
+
+bool kernel_shares(const struct kernel *k, val first, val end)
+{
+    bool shares = false;
+    for (uint32_t b = 0; b < k->nbuf; b++)
+        shares |= k->buf[b].role == BUF_PHASES;
+    for (val v = first; v < end && !shares; v++) {
+        const struct linst *i = &k->inst[v];
+        bool access = i->op == L_LOAD || i->op == L_STORE || i->op == L_ATOMIC;
+        unsigned role = access ? k->buf[i->imm].role : BUF_IN;
+        shares = role == BUF_SHARED || role == BUF_SCRATCH || i->op == L_COPY;
+    }
+    return shares;
+}
+
+int64_t kernel_extent(const struct kernel *k)
+{
+    struct phase p = {0};
+    while (kernel_phase(k, &p))
+        ;
+    return p.base + p.extent;
+}
+
+bool kernel_has_blocks(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_GRID)
+            return true;
+    return false;
+}
+
+const char *kernel_needs_gpu(const struct kernel *k)
+{
+    if (kernel_members(k) > 1)
+        return "members";
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_VECTOR && k->inst[i->b].imm > MAX_VECTOR)
+            return "a vector loop of more than 64 lanes";
+        if (i->op == L_LOOP && i->kind == LOOP_GRID)
+            return "a grid loop"; /* everything else for a GPU is inside one */
+    }
+    return NULL;
 }

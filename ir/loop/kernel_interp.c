@@ -89,6 +89,8 @@ static bool enter_loop(struct machine *m, struct thread *t, val v)
         lo = m->lo;
         hi = m->hi;
         m->iteration++;
+        if (i->kind == LOOP_GRID && i->rows && !memory_begin_in_order(m, v))
+            return false;
     }
     for (val c = v + 1; m->k->inst[c].op == L_CARRY; c++) {
         if (m->k->inst[c].cols && !t->leads)
@@ -168,6 +170,10 @@ static bool run_inst(struct machine *m, struct thread *t, val v)
         return memory_store(m, t, v);
     case L_ATOMIC:
         return memory_atomic(m, t, v);
+    case L_PUBLISH:
+        return memory_publish(m, t, v);
+    case L_RECEIVE:
+        return memory_receive(m, t, v);
     case L_COPY:
         return memory_copy(m, t, v);
     case L_COPY_PANEL:

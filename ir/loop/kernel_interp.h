@@ -106,6 +106,10 @@ void value_copy(struct machine *m, struct thread *t, val to, val from);
 bool memory_load(struct machine *m, struct thread *t, val v);
 bool memory_store(struct machine *m, struct thread *t, val v);
 bool memory_atomic(struct machine *m, struct thread *t, val v);
+/* Words of blocks in order. */
+bool memory_begin_in_order(struct machine *m, val loop);
+bool memory_publish(struct machine *m, struct thread *t, val v);
+bool memory_receive(struct machine *m, struct thread *t, val v);
 bool memory_copy(struct machine *m, struct thread *t, val v);
 /* Marks the elements of an asynchronous product's factors. */
 bool memory_begin_product(struct machine *m, struct thread *t, val v);

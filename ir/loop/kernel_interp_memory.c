@@ -162,6 +162,63 @@ bool memory_atomic(struct machine *m, struct thread *t, val v)
     return true;
 }
 
+/* ---- words of blocks in order: here one block runs after the other, so a word that is not there never will be ---- */
+
+enum { WORD_PUBLISHED = 32 };   /* the bit above the value */
+static const char not_clear[] = ", which no earlier phase has set to zero";
+
+/* Has an earlier phase stored zero to a word? */
+static bool word_is_clear(const struct machine *m, uint32_t buf, int64_t at)
+{
+    const struct last_access *stored = &m->mark[buf][at].stored;
+    uint64_t word;
+    memcpy(&word, m->buf[buf] + (size_t)at * sizeof word, sizeof word);
+    return stored->iteration && stored->iteration < m->phase_iteration && !word;
+}
+
+bool memory_begin_in_order(struct machine *m, val loop)
+{
+    uint32_t buf = kernel_word_buffer(m->k, loop);
+    return in_bounds(m, loop, buf, 0) && (word_is_clear(m, buf, 0) ||
+                                          interp_memory_fail(m, loop, buf, 0, "counts in", not_clear));
+}
+
+bool memory_publish(struct machine *m, struct thread *t, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    uint32_t buf = (uint32_t)i->imm;
+    if (i->c && !value_get(m, t, i->c, 0, 0))
+        return true;
+    int64_t at = (int64_t)value_get(m, t, i->a, 0, 0);
+    uint64_t word = value_get(m, t, i->b, 0, 0) | UINT64_C(1) << WORD_PUBLISHED;
+    if (!in_bounds(m, v, buf, at))
+        return false;
+    if (!at || !word_is_clear(m, buf, at))
+        return interp_memory_fail(m, v, buf, at, "publishes", at ? not_clear : ", the count of iterations");
+    memcpy(m->buf[buf] + (size_t)at * sizeof word, &word, sizeof word);
+    m->mark[buf][at].stored = (struct last_access){m->iteration, m->interval, t->self};
+    return true;
+}
+
+bool memory_receive(struct machine *m, struct thread *t, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    uint32_t buf = (uint32_t)i->imm;
+    uint64_t *to = &t->v[m->at[v]], word;
+    *to = 0;
+    if (i->b && !value_get(m, t, i->b, 0, 0))
+        return true;
+    int64_t at = (int64_t)value_get(m, t, i->a, 0, 0);
+    if (!in_bounds(m, v, buf, at))
+        return false;
+    const struct last_access *stored = &m->mark[buf][at].stored;
+    if (!at || stored->iteration < m->phase_iteration || stored->iteration >= m->iteration)
+        return interp_memory_fail(m, v, buf, at, "receives", ", which no earlier iteration publishes");
+    memcpy(&word, m->buf[buf] + (size_t)at * sizeof word, sizeof word);
+    *to = (uint32_t)word;
+    return true;
+}
+
 /* ---- asynchronous copies: they complete as late as allowed, so that a load that is too early is found ---- */
 
 bool memory_copy(struct machine *m, struct thread *t, val v)

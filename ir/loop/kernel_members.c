@@ -69,6 +69,8 @@ const char *kernel_members_conflict(const struct kernel *k)
         const struct linst *i = &k->inst[v];
         if (i->op == L_LOOP && (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID))
             loop = v;
+        if (loop == v && i->kind == LOOP_GRID && i->rows)
+            return "the blocks of a kernel with members are in any order";
         if (i->op == L_ALIAS || !accesses_are(k, i, own, loop))
             return "a kernel with members accesses the arguments of the first one, in its iterations";
         if (i->op == L_END && i->a == loop)

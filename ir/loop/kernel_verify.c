@@ -15,6 +15,7 @@ struct checker {
     bool vector, shared_out; /* a parallel or grid loop of this phase was seen */
     val grid, block;      /* the open ones, 0 if none */
     bool block_seen;      /* in the open grid loop */
+    uint32_t words;       /* the buffer of words of the open grid loop in order; nbuf: there is none */
     unsigned reduce;      /* open reduce loops */
     val phase;            /* the first instruction of this phase */
 };
@@ -57,6 +58,7 @@ static bool is_value(unsigned op)
     case L_WAIT:
     case L_BARRIER:
     case L_SYNC:
+    case L_PUBLISH:
         return false;
     default:
         return true;
@@ -159,6 +161,18 @@ static bool from_zero(const struct checker *c, val v, int64_t *hi)
 
 static bool power_of_two(uint64_t x) { return x && !(x & (x - 1)); }
 
+/* The words of a grid loop in order: an earlier phase stores to them. */
+static bool in_order_rules(struct checker *c, val v)
+{
+    val clear = 1;
+    c->words = kernel_word_buffer(c->k, v);
+    if (c->words == c->k->nbuf)
+        return kernel_verify_fail(c, v, "a grid loop in order that publishes nothing");
+    while (clear < c->phase && !(c->k->inst[clear].op == L_STORE && c->k->inst[clear].imm == c->words))
+        clear++;
+    return clear < c->phase || kernel_verify_fail(c, v, "words to which no earlier phase stores zeros");
+}
+
 static bool outermost_loop(struct checker *c, val v)
 {
     int64_t hi;
@@ -172,7 +186,7 @@ static bool outermost_loop(struct checker *c, val v)
     c->shared_out = true;
     c->grid = grid ? v : 0;
     c->block_seen = false;
-    return true;
+    return !grid || !c->k->inst[v].rows || in_order_rules(c, v);
 }
 
 static bool block_loop(struct checker *c, val v)
@@ -227,7 +241,7 @@ static bool loop_rules(struct checker *c, val v)
         return kernel_verify_fail(c, v, "varying loop bounds");
     if (i->kind == LOOP_PARALLEL && (i->rows > 1 || (i->rows && c->k->sched.grain)))
         return kernel_verify_fail(c, v, "iterations in order that are shared out");
-    if (i->rows && i->kind != LOOP_BLOCK && i->kind != LOOP_PARALLEL)
+    if (i->rows && i->kind != LOOP_BLOCK && i->kind != LOOP_PARALLEL && (i->kind != LOOP_GRID || i->rows > 1))
         return kernel_verify_fail(c, v, "subgroups of what has no threads");
     switch (i->kind) {
     case LOOP_PARALLEL:
@@ -311,6 +325,30 @@ static bool in_reach(const struct checker *c, val v, uint64_t buf)
            kernel_verify_fail(c, v, "a grid loop reads only inputs in front of its block loop");
 }
 
+/* The same of an access that is no publish and no receive. */
+static bool in_plain_reach(const struct checker *c, val v, uint64_t buf)
+{
+    return in_reach(c, v, buf) &&
+           (buf != c->words || kernel_verify_fail(c, v, "blocks in order only publish and receive their words"));
+}
+
+static bool word_rules(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    bool publish = i->op == L_PUBLISH;
+    val pred = publish ? i->c : i->b;
+    if (!in_reach(c, v, i->imm) || !is_index(c, v, i->a) || (pred && !is_bool(c, v, pred)) ||
+        (publish && !kernel_verify_usable(c, v, i->b)))
+        return false;
+    const struct lbuf *b = &c->k->buf[i->imm];
+    if (c->words == c->k->nbuf || c->vector)
+        return kernel_verify_fail(c, v, "words are published and received in a grid loop in order, by its threads");
+    if (b->role != BUF_WORKSPACE || b->dtype != KL_U64 || i->imm != c->words)
+        return kernel_verify_fail(c, v, "the words of a loop are u64 of one workspace");
+    return (publish ? checked_dtype(c, i->b) : i->dtype) == KL_U32 ||
+           kernel_verify_fail(c, v, "the value of a word is u32");
+}
+
 static bool memory_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
@@ -318,7 +356,7 @@ static bool memory_rules(const struct checker *c, val v)
     val pred = store ? i->c : i->b;
     if (i->imm < c->k->nbuf && c->k->buf[i->imm].role >= BUF_PHASES)
         return kernel_verify_fail(c, v, "an access to what has no elements of its own");
-    if (!in_reach(c, v, i->imm) || !is_index(c, v, i->a) || (pred && !is_bool(c, v, pred)))
+    if (!in_plain_reach(c, v, i->imm) || !is_index(c, v, i->a) || (pred && !is_bool(c, v, pred)))
         return false;
     const struct lbuf *b = &c->k->buf[i->imm];
     if (i->op == L_PREFETCH)
@@ -351,7 +389,7 @@ static bool copy_rules(const struct checker *c, val v)
     uint32_t to = (uint32_t)i->imm, from = (uint32_t)(i->imm >> 32);
     if (c->vector)
         return kernel_verify_fail(c, v, "a copy inside a vector loop");
-    if (!in_reach(c, v, to) || !in_reach(c, v, from) || !is_index(c, v, i->a) || !is_index(c, v, i->b) ||
+    if (!in_reach(c, v, to) || !in_plain_reach(c, v, from) || !is_index(c, v, i->a) || !is_index(c, v, i->b) ||
         (i->c && !is_bool(c, v, i->c)))
         return false;
     const struct lbuf *a = &c->k->buf[to], *b = &c->k->buf[from];
@@ -486,7 +524,8 @@ static bool place_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
     bool effect = i->op == L_STORE || i->op == L_ATOMIC || i->op == L_COPY || i->op == L_COMMIT || i->op == L_WAIT ||
-                  i->op == L_BARRIER || i->op == L_COPY_PANEL || i->op == L_ARRIVE || i->op == L_AWAIT;
+                  i->op == L_BARRIER || i->op == L_COPY_PANEL || i->op == L_ARRIVE || i->op == L_AWAIT ||
+                  i->op == L_PUBLISH || i->op == L_RECEIVE;
     bool block = i->op == L_LOOP && i->kind == LOOP_BLOCK;
     if (effect && c->reduce)
         return kernel_verify_fail(c, v, "a reduce loop has no store and no barrier");
@@ -538,6 +577,9 @@ static bool check_inst_rules(struct checker *c, val v)
     case L_ARRIVE:
     case L_AWAIT:
         return phase_rules(c, v);
+    case L_PUBLISH:
+    case L_RECEIVE:
+        return word_rules(c, v);
     case L_ALIAS:
         return alias_rules(c, v);
     case L_COMMIT:
@@ -577,6 +619,7 @@ static void close_loop(struct checker *c, const struct linst *head)
     c->reduce -= head->kind == LOOP_REDUCE;
     c->block = head->kind == LOOP_BLOCK ? 0 : c->block;
     c->grid = head->kind == LOOP_GRID ? 0 : c->grid;
+    c->words = head->kind == LOOP_GRID ? c->k->nbuf : c->words;
 }
 
 static bool is_view(const struct kernel *k, const struct lbuf *l)
@@ -678,76 +721,9 @@ static void kernel_verify_insts(struct checker *c)
         threads_verify(k, c->e);
 }
 
-bool kernel_phase(const struct kernel *k, struct phase *p)
-{
-    val v = p->end ? p->end + 1 : 1;
-    if (p->end ? p->end >= k->ninst : k->ninst == 0)
-        return false;
-    int64_t base = p->base + p->extent;
-    *p = (struct phase){v, k->ninst, base, base < INT64_MAX};
-    for (; v < k->ninst; v++) {
-        const struct linst *i = &k->inst[v];
-        if (i->op == L_SYNC) {
-            p->end = v;
-            break;
-        }
-        if (i->op == L_LOOP && (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)) {
-            int64_t n = i->b < v && k->inst[i->b].op == L_CONST ? (int64_t)k->inst[i->b].imm : 0;
-            if (n < 0 || __builtin_mul_overflow(n, (int64_t)kernel_members(k), &n))
-                n = n < 0 ? 0 : INT64_MAX;
-            p->extent = n > INT64_MAX - p->base ? INT64_MAX - p->base : n;
-        }
-    }
-    return true;
-}
-
-bool kernel_shares(const struct kernel *k, val first, val end)
-{
-    bool shares = false;
-    for (uint32_t b = 0; b < k->nbuf; b++)
-        shares |= k->buf[b].role == BUF_PHASES;
-    for (val v = first; v < end && !shares; v++) {
-        const struct linst *i = &k->inst[v];
-        bool access = i->op == L_LOAD || i->op == L_STORE || i->op == L_ATOMIC;
-        unsigned role = access ? k->buf[i->imm].role : BUF_IN;
-        shares = role == BUF_SHARED || role == BUF_SCRATCH || i->op == L_COPY;
-    }
-    return shares;
-}
-
-int64_t kernel_extent(const struct kernel *k)
-{
-    struct phase p = {0};
-    while (kernel_phase(k, &p))
-        ;
-    return p.base + p.extent;
-}
-
-bool kernel_has_blocks(const struct kernel *k)
-{
-    for (val v = 1; v < k->ninst; v++)
-        if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_GRID)
-            return true;
-    return false;
-}
-
-const char *kernel_needs_gpu(const struct kernel *k)
-{
-    if (kernel_members(k) > 1)
-        return "members";
-    for (val v = 1; v < k->ninst; v++) {
-        const struct linst *i = &k->inst[v];
-        if (i->op == L_LOOP && i->kind == LOOP_VECTOR && k->inst[i->b].imm > MAX_VECTOR)
-            return "a vector loop of more than 64 lanes";
-        if (i->op == L_LOOP && i->kind == LOOP_GRID)
-            return "a grid loop"; /* everything else for a GPU is inside one */
-    }
-    return NULL;
-}
-
 bool kernel_check(const struct kernel *k, struct err *e)
 {
-    struct checker c = {.k = k, .e = e};
+    struct checker c = {.k = k, .e = e, .words = k->nbuf};
     struct mem_arena mem = {0};
     c.scope = mem_arena_alloc(&mem, k->ninst * sizeof *c.scope);
     c.outer = mem_arena_alloc(&mem, k->ninst * sizeof *c.outer);

@@ -15,7 +15,8 @@
  *                  function gets begin and end). `in_order`: they run in order on one thread, in one call or several,
  *                  and may load what earlier ones stored; scratch memory keeps its values from one to the next
  *   loop grid      the same on a GPU: iterations are blocks. It contains one block loop, and before it only
- *                  arithmetic and loads of inputs
+ *                  arithmetic and loads of inputs. `in_order`: iterations begin in order, though they run at the same
+ *                  time, so that a block may wait for words that blocks of earlier iterations publish: those have begun
  *   loop block     directly in a grid loop, 0 to a constant T of 1..1024: T threads. They run independently between
  *                  barriers. All of them must reach every BARRIER, so the conditions on the way to it must be equal
  *                  for all threads. Between two barriers no thread accesses an element that another stores in shared
@@ -71,8 +72,8 @@ enum lop {
     /* imm: an input buffer, an output buffer << 32; a uniform bool: are they the same memory, because the program
      * updates a state in place?  Not in a grid loop */
     L_ALIAS,
-    /* a lo, b hi (i64, uniform), imm step > 0, kind; rows: of a block, threads in a subgroup; of a parallel loop, 1:
-     * in order; value: the variable (i64) */
+    /* a lo, b hi (i64, uniform), imm step > 0, kind; rows: of a block, threads in a subgroup; of a parallel or grid
+     * loop, 1: in order; value: the variable (i64) */
     L_LOOP,
     L_CARRY, /* a init                                                                   */
     L_NEXT,  /* a carry, b value                                                         */
@@ -111,6 +112,13 @@ enum lop {
     /* waits for all threads of the block, or, imm not 0, for the imm threads of the role; makes their stores visible */
     L_BARRIER,
     L_SYNC,     /* the end of a phase                                                       */
+    /* a index, b value (u32), c predicate or 0, imm: buffer.  In a grid loop in order: gives a word its value, once.
+     * Words are u64 of a workspace, to which an earlier phase has stored zeros; element 0 is the loop's own: it counts
+     * the iterations that have begun */
+    L_PUBLISH,
+    /* a index, b predicate or 0 (false: 0 at once), imm: buffer; the u32 value of a word that an earlier iteration
+     * publishes, for which the thread waits.  Orders no other access to memory */
+    L_RECEIVE,
     L_SPLAT,    /* a uniform: the same value in every lane, as a varying value; or in every element of a tile */
     /* a varying in W lanes, imm: enum fold; combines lane i with i+W/2, W/4 .. 1 (uniform result).  In a block loop of
      * a tile [MxN]: the same of the N columns of each row, until the C columns of the result [MxC] are left; N and C
@@ -243,6 +251,7 @@ struct caps {
     struct mma_caps mma[MMA_UNITS];
     struct mma_caps mma_async;  /* GPU: the form whose factors are in shared memory */
     uint32_t members;           /* GPU: 1 if a launch may run a kernel with several members */
+    uint32_t in_order;          /* GPU: 1 if a block that has begun goes on while others wait for it */
     /* GPU: 1 if kernels add floats in the order of the graph, and round each fma once (option order); else in that of
      * their schedules */
     uint32_t graph_order;
@@ -265,7 +274,7 @@ val k_const(struct kernel *k, unsigned dtype, double v);
 val k_bits(struct kernel *k, unsigned dtype, uint64_t bits);
 val k_int(struct kernel *k, int64_t v);             /* i64 */
 val k_loop(struct kernel *k, enum loop_kind kind, val lo, val hi, int64_t step);
-val k_loop_in_order(struct kernel *k, int64_t n); /* parallel, 0 to n */
+val k_loop_in_order(struct kernel *k, enum loop_kind kind, int64_t n); /* parallel or grid, 0 to n */
 val k_carry(struct kernel *k, val init);
 void k_next(struct kernel *k, val carry, val value);
 void k_end(struct kernel *k, val loop);
@@ -287,6 +296,8 @@ static inline uint32_t copy_source(const struct kernel *k, const struct linst *i
 }
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
 void k_prefetch(struct kernel *k, enum prefetch why, uint32_t buf, val index);
+void k_publish(struct kernel *k, uint32_t buf, val index, val value, val pred);
+val k_receive(struct kernel *k, uint32_t buf, val index, val pred);
 val k_splat(struct kernel *k, val a);            /* a itself if it is varying */
 val k_lane_reduce(struct kernel *k, enum fold f, val a);
 val k_interleave(struct kernel *k, enum interleave m, val a, val b, uint32_t distance);
@@ -295,6 +306,20 @@ void k_transpose(struct kernel *k, val *row, uint32_t n);
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c);
 val k_min(struct kernel *k, val a, val b); /* a if it is less than b, else b */
 static inline unsigned val_dtype(const struct kernel *k, val v) { return k->inst[v].dtype; }
+
+/* ---- kernel.c: what a finished kernel has ---- */
+bool kernel_is_in_order(const struct kernel *k);    /* are its iterations in order, on one thread? */
+int64_t kernel_extent(const struct kernel *k);      /* the value that k->extent must have: iterations of all phases */
+struct phase { val first, end; int64_t base, extent; }; /* instructions [first, end); base: its first iteration */
+/* the next phase; *p starts as zeroes; false: there are no more */
+bool kernel_phase(const struct kernel *k, struct phase *p);
+/* May instructions [first, end) access a GPU's shared memory?  Barriers of a block (BUF_PHASES) are in it in all
+ * phases. */
+bool kernel_shares(const struct kernel *k, val first, val end);
+const char *kernel_needs_gpu(const struct kernel *k);   /* the first feature that needs a GPU; NULL: none */
+bool kernel_has_blocks(const struct kernel *k);         /* does it have a grid loop, whose threads run independently? */
+/* Of a grid loop in order: the buffer of its words; nbuf: it publishes none. */
+uint32_t kernel_word_buffer(const struct kernel *k, val loop);
 
 /* ---- index.c: i64 index arithmetic that simplifies itself ----
  * Values made here have a linear form over loop variables and a range, so that the div and mod of views cancel. */
@@ -385,16 +410,6 @@ void kernels_free(struct kernels *k);
 /* false: *e is the rule that is broken, with the instruction (INTERNAL), or there is no memory. */
 bool kernel_check(const struct kernel *k, struct err *e);
 bool kernel_verify(const struct kernel *k, struct err *e); /* the same with the kernel's name in the text */
-bool kernel_is_in_order(const struct kernel *k);    /* are its iterations in order, on one thread? */
-int64_t kernel_extent(const struct kernel *k);      /* the value that k->extent must have: iterations of all phases */
-struct phase { val first, end; int64_t base, extent; }; /* instructions [first, end); base: its first iteration */
-/* the next phase; *p starts as zeroes; false: there are no more */
-bool kernel_phase(const struct kernel *k, struct phase *p);
-/* May instructions [first, end) access a GPU's shared memory?  Barriers of a block (BUF_PHASES) are in it in all
- * phases. */
-bool kernel_shares(const struct kernel *k, val first, val end);
-const char *kernel_needs_gpu(const struct kernel *k);   /* the first feature that needs a GPU; NULL: none */
-bool kernel_has_blocks(const struct kernel *k);         /* does it have a grid loop, whose threads run independently? */
 /* ---- kernel_verify_tile.c, kernel_verify_threads.c: rules of one instruction ---- */
 /* An error of the instruction: rule says what is wrong with it.  false. */
 bool kernel_broken(struct err *e, val v, const char *rule);

@@ -225,7 +225,7 @@ static bool parse_loop(struct kernel_reader *r, struct linst i, val *out)
                                 !lex_number(&r->l, MAX_SUBGROUP, "threads of a subgroup", &subgroup)))
         return false;
     i.rows = (uint16_t)subgroup;
-    if (i.kind == LOOP_PARALLEL && !subgroup && next_is(r, "in_order")) {
+    if ((i.kind == LOOP_PARALLEL || i.kind == LOOP_GRID) && !subgroup && next_is(r, "in_order")) {
         if (!lex_need_word(&r->l, "in_order"))
             return false;
         i.rows = 1;
@@ -257,6 +257,10 @@ static bool value_line(struct kernel_reader *r, val *out)
     } else if (word_is(w, "load")) {
         i.op = L_LOAD;
         ok = kernel_parse_place(r, &i) && parse_optional_clause(r, "if", &i.b);
+    } else if (word_is(w, "receive")) {
+        i.op = L_RECEIVE;
+        ok = kernel_parse_element(r, &i.imm, &i.a) && lex_need(&r->l, ']', "']'") &&
+             parse_optional_clause(r, "if", &i.b);
     } else if (word_is(w, "alias")) {
         uint64_t other = 0;
         i.op = L_ALIAS;
@@ -490,6 +494,11 @@ static bool effect_line(struct kernel_reader *r)
         ok = parse_choice(r, &fold_words, "add, max or min", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) &&
              lex_need(&r->l, ']', "']'") && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) &&
                  parse_optional_clause(r, "if", &i.c);
+        i.dtype = r->k->inst[i.b].dtype;
+    } else if (word_is(w, "publish")) {
+        i.op = L_PUBLISH;
+        ok = kernel_parse_element(r, &i.imm, &i.a) && lex_need(&r->l, ']', "']'") && lex_need(&r->l, '=', "'='") &&
+             kernel_parse_operand(r, &i.b) && parse_optional_clause(r, "if", &i.c);
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "copy")) {
         i.op = next_is(r, "panel") ? L_COPY_PANEL : L_COPY;

@@ -122,6 +122,12 @@ static bool print_effect(const struct kernel_printer *p, const struct linst *i)
         print_clause(p, "=", i->b);
         print_clause(p, "if", i->c);
         return true;
+    case L_PUBLISH:
+        text_put(p->t, "publish");
+        kernel_text_place(p, i);
+        print_clause(p, "=", i->b);
+        print_clause(p, "if", i->c);
+        return true;
     case L_COPY:
         kernel_text_copy(p, i);
         return true;
@@ -162,14 +168,15 @@ static void print_statement(const struct kernel_printer *p, val v)
         print_clause(p, "to", i->b);
         if (i->imm != 1)
             text_put(p->t, " step %" PRIu64, i->imm);
-        if (i->rows && i->kind == LOOP_PARALLEL)
+        if (i->rows && i->kind != LOOP_BLOCK)
             text_put(p->t, " in_order");
         else if (i->rows)
             text_put(p->t, " subgroups %u", i->rows);
         text_put(p->t, " {");
         return;
     case L_LOAD:
-        text_put(p->t, "load");
+    case L_RECEIVE:
+        text_put(p->t, i->op == L_LOAD ? "load" : "receive");
         kernel_text_place(p, i);
         print_clause(p, "if", i->b);
         break;

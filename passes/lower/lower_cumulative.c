@@ -99,8 +99,7 @@ void lower_cumulative_group(struct lowering *w)
 
 void gpu_scan_emit(struct scan *s, const struct schedule *schedule)
 {
-    (void)schedule;
-    gpu_scan(s->w);
+    gpu_scan(s->w, schedule->gpu_scan.one_pass);
 }
 
 void cumulative_emit(struct scan *s, const struct schedule *schedule)

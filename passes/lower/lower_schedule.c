@@ -372,15 +372,22 @@ bool gpu_scan_fits(struct scan_facts *f)
 
 bool gpu_scan_choose(struct scan_facts *f, struct schedule *s)
 {
+    const struct chooser *c = f->w->chooser;
     if (f->inner == 1)
-        choose_shared_phases(f->w->chooser->caps, f->outer * f->len / GPU_SCAN_LINES, SCAN_BYTES, s);
+        choose_shared_phases(c->caps, f->outer * f->len / GPU_SCAN_LINES, SCAN_BYTES, s);
     else
-        choose_thread_phases(f->w->chooser->caps, s);
+        choose_thread_phases(c->caps, s);
+    if (!c->want)
+        s->gpu_scan.one_pass = f->inner == 1 && c->caps->in_order && gpu_scan_parts(f->w, f->len, s->width) > 1;
     return true;
 }
 
 bool gpu_scan_legal(const struct scan_facts *f, const struct schedule *s)
 {
+    if (s->gpu_scan.one_pass && (f->inner > 1 || !f->w->chooser->caps->in_order))
+        return reject_schedule(f->w, "one_pass", f->inner > 1 ? "one_pass: it is along the last axis"
+                                                              : "one_pass: this target's blocks must not wait for "
+                                                                "each other");
     return f->inner == 1 ? shared_phases_legal(f->w, SCAN_BYTES, s) : thread_phases_legal(f->w, s);
 }
 

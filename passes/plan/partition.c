@@ -177,6 +177,8 @@ static void partition_walk(struct footprint *f, int64_t *step, bool second)
             open_scope(f, v);
         if (i->op == L_COPY_PANEL)
             step[copy_source(f->k, i)] = PARTITION_NONE;
+        if (i->op == L_PUBLISH || i->op == L_RECEIVE)
+            step[i->imm] = PARTITION_NONE;
         if (i->op != L_LOAD && i->op != L_STORE && i->op != L_ATOMIC && i->op != L_COPY)
             continue;
         struct partition_form a = access_form(f, i);

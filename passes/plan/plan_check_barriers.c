@@ -103,7 +103,7 @@ static struct index_range accessed_range(const struct kernel *k, uint32_t b, str
         }
         depth -= i->op == L_END;
         bool plain = i->op == L_LOAD || i->op == L_STORE, copy = i->op == L_COPY || i->op == L_COPY_PANEL;
-        bool other = i->op == L_ATOMIC || copy;
+        bool other = i->op == L_ATOMIC || i->op == L_PUBLISH || i->op == L_RECEIVE || copy;
         if (is_empty(t.p) || !(plain || other) || ((uint32_t)i->imm != b && !(copy && copy_source(k, i) == b)))
             continue;
         val pred = i->op == L_STORE ? i->c : i->b;

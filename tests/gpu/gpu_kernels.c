@@ -19,7 +19,8 @@ static bool grow_index(struct kernel_set *s)
 }
 
 /* Tiles that are too large for a thread have no text; loads of several adjacent elements and updates in place of
- * windows are for processors, barriers with phases for GPUs that copy panels (gpu_products, gpu_attention). */
+ * windows are for processors, barriers with phases for GPUs that copy panels (gpu_products, gpu_attention), blocks in
+ * order for CUDA and HIP (gpu_scan). */
 static bool has_text(const struct kernel *k)
 {
     unsigned subgroup = 1;
@@ -29,7 +30,7 @@ static bool has_text(const struct kernel *k)
         unsigned op = k->inst[v].op;
         if (op == L_ALIAS || (op == L_LOAD && load_elements(k, &k->inst[v]) > 1))
             return false;
-        if (op == L_ARRIVE || op == L_AWAIT || k->inst[v].rows * k->inst[v].cols > 256u * subgroup)
+        if (op == L_ARRIVE || op == L_AWAIT || op == L_PUBLISH || k->inst[v].rows * k->inst[v].cols > 256u * subgroup)
             return false;
     }
     return true;
@@ -105,12 +106,13 @@ bool gpu_kernels_have(const struct kernel_set *s, enum prim p, enum loop_kind ou
     return false;
 }
 
-/* For a GPU without matrix units: what these have is no text in every language. */
+/* For a GPU without matrix units and blocks in order: what these have is no text in every language. */
 void gpu_kernels_graph(struct kernel_set *s, const struct graph *g)
 {
     struct err e = {0};
     struct caps caps;
     dialect_caps(dialect_find("cuda", &e), &caps);
+    caps.in_order = 0;
     add_graph_for(s, g, &caps, true);
 }
 

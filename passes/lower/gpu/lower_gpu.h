@@ -9,6 +9,8 @@ struct gpu_phase { val grid, block, there; };
 /* Opens a phase of so many blocks of the schedule's threads and returns the number of the thread in its block; the
  * phase before it ends. */
 val gpu_blocks_begin(struct lowering *w, struct gpu_phase *p, int64_t blocks);
+/* The same of blocks that begin in order and may wait for words of earlier ones. */
+val gpu_blocks_begin_in_order(struct lowering *w, struct gpu_phase *p, int64_t blocks);
 /* Opens a phase of n > 0 threads and returns the number of the thread; the phase before it ends. */
 val gpu_phase_begin(struct lowering *w, struct gpu_phase *p, int64_t n);
 void gpu_phase_end(struct lowering *w, const struct gpu_phase *p);
@@ -43,7 +45,10 @@ void gpu_sort(struct gpu_sort *s);
 /* ---- lower_gpu_scan.c ---- */
 enum { GPU_SCAN_LINES = 4 };                     /* a block has twice as many results of each thread in shared memory */
 bool gpu_scan_is_long(const struct lowering *w); /* is the scan long, and may its steps be combined in any order? */
-void gpu_scan(struct lowering *w);
+/* one_pass: blocks wait for the results of those before them, along the last axis. */
+void gpu_scan(struct lowering *w, bool one_pass);
+/* lower_gpu_scan_tiles.c: tiles of a row of so many elements, if a block has so many threads. */
+int64_t gpu_scan_parts(const struct lowering *w, int64_t length, int64_t threads);
 
 /* ---- lower_gpu_transpose.c ---- */
 /* The side of a tile; the threads of a block of the wide form.  In the narrow form a block has a thread for each

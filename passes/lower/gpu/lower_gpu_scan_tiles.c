@@ -21,24 +21,29 @@ struct scan_tiles {
 
 static int64_t threads_of(const struct scan_tiles *x) { return x->s->w->k->sched.width; }
 
-/* Number of elements of a level that a thread accesses at once: as many as one access has, if rows consist of them. */
-static int64_t scan_vector_width(const struct gpu_scan *s, uint32_t level)
+/* Finds the tiles of rows of so many elements, for blocks of so many threads. */
+static void find_tiles_of(struct scan_tiles *x, const struct lowering *w, int64_t length, int64_t threads)
 {
-    int64_t each = lower_access(s->w);
-    while (s->length[level] % each)
-        each /= 2;
-    return each;
+    x->each = lower_access(w); /* as many as one access has, if rows consist of them */
+    while (length % x->each)
+        x->each /= 2;
+    int64_t line = threads * x->each;
+    x->lines = gpu_parts(length, line) < LINES ? gpu_parts(length, line) : LINES;
+    x->side = x->lines * line;
+    x->count = gpu_parts(length, x->side);
+}
+
+int64_t gpu_scan_parts(const struct lowering *w, int64_t length, int64_t threads)
+{
+    struct scan_tiles x = {0};
+    find_tiles_of(&x, w, length, threads);
+    return x.count;
 }
 
 static void find_tiles(struct scan_tiles *x, const struct gpu_scan *s, uint32_t level)
 {
-    int64_t length = s->length[level], line;
-    *x = (struct scan_tiles){.s = s, .level = level, .each = scan_vector_width(s, level),
-                        .half = {s->half[0], s->half[1]}};
-    line = threads_of(x) * x->each;
-    x->lines = gpu_parts(length, line) < LINES ? gpu_parts(length, line) : LINES;
-    x->side = x->lines * line;
-    x->count = gpu_parts(length, x->side);
+    *x = (struct scan_tiles){.s = s, .level = level, .half = {s->half[0], s->half[1]}};
+    find_tiles_of(x, s->w, s->length[level], threads_of(x));
 }
 
 int64_t gpu_scan_tiles(const struct gpu_scan *s, uint32_t level)
@@ -51,7 +56,8 @@ int64_t gpu_scan_tiles(const struct gpu_scan *s, uint32_t level)
 static void begin_tiles(struct scan_tiles *x)
 {
     struct kernel *k = x->s->w->k;
-    x->t = gpu_blocks_begin(x->s->w, &x->phase, x->s->at.outer * x->count);
+    x->t = (x->s->one_pass ? gpu_blocks_begin_in_order : gpu_blocks_begin)(x->s->w, &x->phase,
+                                                                           x->s->at.outer * x->count);
     x->outer = ix_div(k, x->phase.grid, x->count);
     x->tile = ix_mod(k, x->phase.grid, x->count);
 }
@@ -142,11 +148,19 @@ static uint32_t scan_block(const struct scan_tiles *x, const val *own)
     return x->half[now];
 }
 
-/* The result of all tiles of the row before this one, from the next level. */
-static val before_tile(const struct scan_tiles *x)
+/* The result of all tiles of the row before this one, from the next level, or from these tiles.  line: the threads'
+ * result of each line; spare: an array in shared memory that has no values. */
+static val before_tile(const struct scan_tiles *x, const val *line, uint32_t spare)
 {
     const struct gpu_scan *s = x->s;
     struct kernel *k = s->w->k;
+    if (s->one_pass) {
+        struct scan_back b = {.t = x->t, .outer = x->outer, .tile = x->tile, .own = line[0], .tiles = x->count,
+                              .shared = spare};
+        for (int64_t i = 1; i < x->lines; i++)
+            b.own = k_fold_step(k, s->fold, b.own, line[i]);
+        return gpu_scan_before_tile(s, &b);
+    }
     val is_first = k_prim(k, P_EQ, x->tile, k_int(k, 0), 0), none = gpu_scan_identity(s);
     if (x->level == s->top)
         return none;
@@ -160,7 +174,7 @@ void gpu_scan_scan_tiles(const struct gpu_scan *s, uint32_t level)
 {
     struct kernel *k = s->w->k;
     struct scan_tiles x;
-    val folded[LINES][MAX_COUNT], own[LINES];
+    val folded[LINES][MAX_COUNT], own[LINES], sum[LINES];
     find_tiles(&x, s, level);
     begin_tiles(&x);
     for (int64_t line = 0; line < x.lines; line++) {
@@ -168,7 +182,10 @@ void gpu_scan_scan_tiles(const struct gpu_scan *s, uint32_t level)
         own[line] = folded[line][x.each - 1];
     }
     uint32_t scanned = scan_block(&x, own);
-    val start = before_tile(&x), is_first = k_prim(k, P_EQ, x.t, k_int(k, 0), 0);
+    for (int64_t line = 0; line < x.lines; line++)
+        sum[line] = k_load(k, scanned, k_int(k, (line + 1) * threads_of(&x) - 1), 0);
+    val start = before_tile(&x, sum, scanned == x.half[0] ? x.half[1] : x.half[0]);
+    val is_first = k_prim(k, P_EQ, x.t, k_int(k, 0), 0);
     val before = ix_sub(k, x.t, k_int(k, 1)), none = gpu_scan_identity(s);
     before = k_prim(k, P_SELECT, is_first, k_int(k, 0), before);
     ix_bound(k, before, 0, threads_of(&x) - 1);
@@ -176,7 +193,7 @@ void gpu_scan_scan_tiles(const struct gpu_scan *s, uint32_t level)
         val there, number = access_at(&x, line, &there);
         val threads = k_prim(k, P_SELECT, is_first, none, k_load(k, scanned, result_at(&x, line, before), 0));
         val base = k_fold_step(k, s->fold, start, threads);
-        start = k_fold_step(k, s->fold, start, k_load(k, scanned, k_int(k, (line + 1) * threads_of(&x) - 1), 0));
+        start = k_fold_step(k, s->fold, start, sum[line]);
         val open = there ? k_if(k, there) : 0;
         for (int64_t u = 0; u < x.each; u++) {
             val at = ix_add(k, ix_scale(k, number, x.each), k_int(k, u));

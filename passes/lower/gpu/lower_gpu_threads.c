@@ -24,7 +24,7 @@ val gpu_fold_lanes(struct kernel *k, enum fold fold, val *sum, int64_t n)
     return gpu_fold_adjacent(k, fold, sum, n);
 }
 
-val gpu_blocks_begin(struct lowering *w, struct gpu_phase *p, int64_t blocks)
+static val open_blocks(struct lowering *w, struct gpu_phase *p, int64_t blocks, bool in_order)
 {
     struct kernel *k = w->k;
     *p = (struct gpu_phase){0};
@@ -34,10 +34,21 @@ val gpu_blocks_begin(struct lowering *w, struct gpu_phase *p, int64_t blocks)
         k->extent = 0;
         lower_scalars(w);
     }
-    p->grid = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1);
+    p->grid = in_order ? k_loop_in_order(k, LOOP_GRID, blocks)
+                       : k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1);
     p->block = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, k->sched.width), 1);
     k->extent += blocks;
     return p->block;
+}
+
+val gpu_blocks_begin(struct lowering *w, struct gpu_phase *p, int64_t blocks)
+{
+    return open_blocks(w, p, blocks, false);
+}
+
+val gpu_blocks_begin_in_order(struct lowering *w, struct gpu_phase *p, int64_t blocks)
+{
+    return open_blocks(w, p, blocks, true);
 }
 
 val gpu_phase_begin(struct lowering *w, struct gpu_phase *p, int64_t n)

@@ -4,8 +4,8 @@
 #include "codegen/gpu/compilers/compile.h"
 #include <stdint.h>
 
-/* Of all kernels of a case; barriers, registers and shared: the largest kernel's; blocks and threads: of the launch
- * that has the fewest threads in all. */
+/* Of all kernels of a case; global: accesses to global memory, but for those to words of blocks in order; barriers,
+ * registers and shared: the largest kernel's; blocks and threads: of the launch that has the fewest threads in all. */
 struct counts {
     unsigned kernels, global, wide, barriers, local, registers, hmma, hgmma, ffma, shared, async, panels;
     unsigned blocks, threads;
