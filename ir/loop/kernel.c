@@ -205,6 +205,8 @@ val k_prim(struct kernel *k, enum prim p, val a, val b, val c)
 
 val k_min(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, k_prim(k, P_LT, a, b, 0), a, b); }
 
+val k_max(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, k_prim(k, P_LT, a, b, 0), b, a); }
+
 /* Copies the fields that determine the code into one array for hashing. */
 static struct hash128 header_hash(const struct kernel *k)
 {

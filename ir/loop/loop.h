@@ -236,7 +236,7 @@ struct caps {
     uint32_t vector_regs;
     uint32_t half_vectors;      /* CPU: 1 if two operations on half a register take no longer than one on all of it */
     uint32_t compact;           /* 1: another compiler translates the kernels, and its time grows with their length */
-    uint32_t dot2;              /* CPU: 1 if DOT2 is one instruction, for vectors of vector_bytes */
+    uint32_t dot2;              /* CPU: 1 if DOT2 is one fast instruction, for vectors of vector_bytes */
     uint32_t mma_bytes;         /* CPU: depth of the fast matrix products of 8-bit integers; 0: none */
     uint32_t threads;           /* GPU: blocks that run concurrently */
     uint32_t loop_limit;        /* GPU: limit of loop iterations of a thread in total; 0: none */
@@ -305,6 +305,7 @@ val k_interleave(struct kernel *k, enum interleave m, val a, val b, uint32_t dis
 void k_transpose(struct kernel *k, val *row, uint32_t n);
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c);
 val k_min(struct kernel *k, val a, val b); /* a if it is less than b, else b */
+val k_max(struct kernel *k, val a, val b); /* b if a is less than it, else a */
 static inline unsigned val_dtype(const struct kernel *k, val v) { return k->inst[v].dtype; }
 
 /* ---- kernel.c: what a finished kernel has ---- */

@@ -94,8 +94,7 @@ bool dot_windows_fits(struct dot *d)
     z->end_x = border.end[3];
     dot_find_steps(d);
     return z->images == s->dim[0] && z->kernel_w > 1 && z->kernel_w <= MAX_KERNEL && z->kernel_h > 1 &&
-           d->size.k == z->channels * z->kernel_h * z->kernel_w && d->kblock >= z->kernel_w && d->a_step_k == 1 &&
-           d->a_step_m > 0 && d->run_m == d->size.m && find_strides(d, z);
+           d->size.k == z->channels * z->kernel_h * z->kernel_w && d->kblock >= z->kernel_w && find_strides(d, z);
 }
 
 /* ---- the kernel ---- */
@@ -188,49 +187,72 @@ static void add_each(const struct windows_product *c, val origin, val from, val 
     close_sums(c, at, acc, carry);
 }
 
-/* 1 if row `row` of the kernel is within the image, else 0; or 0 as a value if it always is. */
-static val row_is_inside(const struct windows_product *c, const struct windows_tile *t, val row)
+/* How many rows of the kernel are above row `y` of the images for the tile: at most all of them. */
+static val rows_above(const struct windows_product *c, const struct windows_tile *t, int64_t y)
 {
     const struct dot_windows *z = c->z;
     struct kernel *k = c->d->w->k;
-    if (!pads_rows(z))
-        return 0;
-    val y = ix_add(k, ix_scale(k, ix_mod(k, t->row, z->out_h), z->stride_h),
-                   ix_scale(k, ix_mod(k, row, z->kernel_h), z->dilation_h));
-    val inside = k_prim(k, P_AND, k_prim(k, P_LE, k_int(k, z->first_y), y, 0),
-                        k_prim(k, P_LT, y, k_int(k, z->end_y), 0), 0);
-    val times = k_prim(k, P_SELECT, inside, k_int(k, 1), k_int(k, 0));
-    ix_assume_range(k, times, 0, 1);
-    return times;
+    val top = ix_scale(k, ix_mod(k, t->row, z->out_h), z->stride_h);
+    val above = k_max(k, ix_sub(k, k_int(k, y), top), k_int(k, 0));
+    ix_assume_range(k, above, 0, y);
+    return ix_min(k, ix_div(k, ix_add(k, above, k_int(k, z->dilation_h - 1)), z->dilation_h), z->kernel_h);
 }
 
-/* The products of rows `from` to `to` of the kernel without those of padding. */
-static void add_rows(const struct windows_product *c, const struct windows_tile *t, val origin, val from, val to,
-                     val *acc)
+/* The products of a row of the kernel: `step` is its first one's row of the panel, `at` where it meets the images. */
+static void add_kernel_row(const struct windows_product *c, const struct windows_tile *t, val step, val at, val *acc)
 {
     const struct dot_windows *z = c->z;
     struct kernel *k = c->d->w->k;
-    val outer[MAX_ROWS], inner[MAX_ROWS], row = open_sums(c, from, to, acc, outer);
-    ix_bound(k, row, 0, c->d->size.k / z->kernel_w - 1);
-    val at = ix_add(k, origin, kernel_row(c, row)), times = row_is_inside(c, t, row), once = 0;
     if (z->channels >= MIN_PREFETCHED) {
         val ahead = ix_add(k, at, k_int(k, PREFETCH_CHANNELS * z->height * z->width));
         int64_t last = (c->d->mr - 1) * z->stride_w + (z->kernel_w - 1) * z->dilation_w;
         k_prefetch(k, PREFETCH_READ, c->images, ahead);
         k_prefetch(k, PREFETCH_READ, c->images, ix_add(k, ahead, k_int(k, last)));
     }
-    if (times)
-        once = open_sums(c, k_int(k, 0), times, acc, inner);
     for (int64_t column = 0; column < z->kernel_w; column++) {
         uint32_t without = 0;
         for (int64_t i = 0; i < c->d->mr; i++)
             without |= (uint32_t)is_padding(z, t, i, column) << i;
-        val step = ix_add(k, ix_sub(k, ix_scale(k, row, z->kernel_w), c->k0), k_int(k, column));
-        add_step_of_panel(c, step, ix_add(k, at, k_int(k, column * z->dilation_w)), without, acc);
+        add_step_of_panel(c, ix_add(k, step, k_int(k, column)), ix_add(k, at, k_int(k, column * z->dilation_w)),
+                          without, acc);
     }
-    if (times)
-        close_sums(c, once, acc, inner);
-    close_sums(c, row, acc, outer);
+}
+
+/* The products of rows `from` to `to` of the kernel, counted through all channels, without those of padding.  The loop
+ * over the rows of a channel carries its addresses: what computes them would take the units that multiply. */
+static void add_rows(const struct windows_product *c, const struct windows_tile *t, val origin, val from, val to,
+                     val *acc)
+{
+    const struct dot_windows *z = c->z;
+    struct kernel *k = c->d->w->k;
+    const int64_t plane = z->height * z->width, below = z->dilation_h * z->width;
+    val outer[MAX_ROWS], inner[MAX_ROWS], first = k_int(k, 0), end = k_int(k, z->kernel_h);
+    if (pads_rows(z)) {
+        first = rows_above(c, t, z->first_y);
+        end = rows_above(c, t, z->end_y);
+    }
+    val channels = ix_div(k, ix_add(k, to, k_int(k, z->kernel_h - 1)), z->kernel_h);
+    val channel = open_sums(c, ix_div(k, from, z->kernel_h), channels, acc, outer);
+    ix_bound(k, channel, 0, z->channels - 1);
+    val top = ix_scale(k, channel, z->kernel_h);
+    if (c->d->blocks > 1) { /* a block may begin and end within a channel */
+        first = k_max(k, first, ix_sub(k, from, top));
+        end = k_min(k, end, ix_sub(k, to, top));
+    }
+    val at = ix_add(k, ix_add(k, origin, ix_scale(k, channel, plane)), ix_scale(k, first, below));
+    val step = ix_sub(k, ix_scale(k, ix_add(k, top, first), z->kernel_w), c->k0);
+    val row = open_sums(c, first, end, acc, inner);
+    ix_bound(k, row, 0, z->kernel_h - 1);
+    at = k_carry(k, at);
+    step = k_carry(k, step);
+    ix_assume_range(k, at, 0, z->images * z->channels * plane);
+    ix_assume_range(k, step, 0, c->d->size.k);
+    add_kernel_row(c, t, step, at, acc);
+    val next_at = ix_add(k, at, k_int(k, below)), next_step = ix_add(k, step, k_int(k, z->kernel_w));
+    k_next(k, at, next_at);
+    k_next(k, step, next_step);
+    close_sums(c, row, acc, inner);
+    close_sums(c, channel, acc, outer);
 }
 
 /* 1 if the tile's sums are to be computed with all products, else 0. */
@@ -319,7 +341,22 @@ static void emit_row(const struct windows_product *c, val row)
     }
 }
 
-/* Copies the weights of the task's channels and the k-block into the panel. */
+/* Copies the weights of the task's channels and the k-block into the panel, one step of the contraction at a time. */
+static void pack_steps(const struct windows_product *c)
+{
+    const struct dot *d = c->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_sub(k, c->end, c->k0), 1);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
+    val x = dot_element(d, false, ix_add(k, c->m0, w->lane), ix_add(k, c->k0, step));
+    k_store(k, c->panel, ix_add(k, ix_scale(k, step, d->nr), w->lane), x, 0);
+    k_end(k, w->lane);
+    w->lane = 0;
+    k_end(k, step);
+}
+
+/* The same by squares that are transposed, of weights that are adjacent along the contraction. */
 static void pack_weights(const struct windows_product *c)
 {
     const struct dot *d = c->d;
@@ -394,7 +431,7 @@ static void emit_windows(struct windows_product *c)
     c->k0 = ix_scale(k, c->kb, d->kblock);
     c->end = d->blocks > 1 && d->size.k % d->kblock == 0 ? ix_add(k, c->k0, k_int(k, d->kblock))
              : d->blocks > 1 ? ix_min(k, ix_add(k, c->k0, k_int(k, d->kblock)), d->size.k) : k_int(k, d->size.k);
-    pack_weights(c);
+    (d->a_step_k == 1 ? pack_weights : pack_steps)(c);
     if (pads_rows(c->z) || pads_columns(c->z))
         find_most(c);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, c->rows), 1);
