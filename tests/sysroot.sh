@@ -32,7 +32,7 @@ for name in "$suite" "$suite-updates"; do
 done >"$state/sources"
 apt update
 apt install -y --download-only --no-install-recommends libc6-dev libllvm19 libstdc++6 libxxhash-dev zlib1g-dev \
-    libprotobuf-c-dev
+    libprotobuf-c-dev libmpfr-dev
 # of these the headers alone are needed, not what they depend on
 (cd "$state/cache/archives" && apt download llvm-19-dev libonnx-dev)
 for package in "$state"/cache/archives/*.deb; do
