@@ -166,6 +166,7 @@ void test_expect(struct test *t, const char *got, bool own)
 
 static void run_passes(struct test *t, struct graph *g, const char *list, size_t len)
 {
+    const struct pass_options on_processor = {.fuse = true, .processor = {.devices = UINT64_MAX, .threads = 1}};
     while (len && !g->err.code) {
         const char *comma = memchr(list, ',', len);
         size_t n = comma ? (size_t)(comma - list) : len;
@@ -175,7 +176,7 @@ static void run_passes(struct test *t, struct graph *g, const char *list, size_t
             text_put(&t->problem, "    no pass is called '%.*s'\n", (int)n, list);
             return;
         }
-        if (pass_run(p, g, NULL) >= 0 && !graph_verify(g, &e))
+        if (pass_run(p, g, &on_processor) >= 0 && !graph_verify(g, &e))
             text_put(&t->problem, "    after %s: %s\n", p->name, e.msg);
         list += n + !!comma;
         len -= n + !!comma;

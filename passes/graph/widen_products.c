@@ -1,0 +1,99 @@
+/* On this machine's processor a product of half floats whose operands are multiplied many times becomes one of f32, of
+ * operands that are widened once.  A half float's product is a sum of f32 that is rounded once (node.h, "Numeric
+ * order"), so it has the same bits; and the widened product is as fast as one of f32: no element of a tile is widened
+ * where it is multiplied, and windows of convolutions are read in place.  Operands are widened below their views and
+ * pads, where they have fewest elements.  What a later product needs again, as a gradient does, is widened again: so
+ * half floats are kept until then, not f32.
+ *
+ * In: a graph with numeric orders.  Out: the same bits.  Products in bf16 dot2 order stay: processors that have it
+ * multiply bf16 at twice the rate. */
+#include "passes/passes.h"
+#include "rewrite.h"
+
+enum { MANY = 128 }; /* multiplications for each element that is widened */
+enum { LATER = 4 }; /* products from one that widens an operand to one that widens it again */
+
+/* Per node of the old graph: it in f32, or NIL, and the number of the product that it was made for. */
+struct widened { ref *wide; uint32_t *made, products; };
+
+static bool is_half(const struct node *n) { return n->dtype == KL_F16 || n->dtype == KL_BF16; }
+
+static bool is_view_or_pad(const struct node *n) { return op_is_view(n->op) || op_is_masked(n->op); }
+
+/* The node below the views and pads of r. */
+static ref widened_source(const struct graph *g, ref r)
+{
+    while (is_view_or_pad(&g->node[r]))
+        r = g->node[r].in[0];
+    return r;
+}
+
+static bool product_is_widened(const struct graph *g, ref r, const struct pass_options *o)
+{
+    const struct node *n = &g->node[r];
+    if (!op_is_product(n->op) || !is_half(n) || !n->attr.dot.kblock || n->attr.dot.pairs ||
+        !(o->processor.devices >> n->device & 1))
+        return false;
+    struct dot_dims z = dot_sizes(g, n);
+    double products = (double)z.batch * (double)z.m * (double)z.n * (double)z.k;
+    int64_t elements = node_numel(g, widened_source(g, n->in[0])) + node_numel(g, widened_source(g, n->in[1]));
+    return products >= MANY * (double)elements;
+}
+
+static ref widen_operand(struct rewrite *w, struct widened *x, ref r)
+{
+    const struct graph *g = w->from;
+    const struct node *n = &g->node[r];
+    if (x->wide[r] && x->products - x->made[r] < LATER)
+        return x->wide[r];
+    struct node view = *n;
+    ref in[MAX_OPERANDS] = {NIL};
+    view.dtype = KL_F32;
+    for (unsigned i = 0; is_view_or_pad(n) && i < n->nin; i++)
+        in[i] = is_half(&g->node[n->in[i]]) ? widen_operand(w, x, n->in[i]) : w->map[n->in[i]];
+    if (x->wide[r])
+        w->to->cur_flags |= MARK_REMAT;
+    x->made[r] = x->products;
+    return x->wide[r] = is_view_or_pad(n) ? graph_copy_node(w->to, g, &view, in) : n_cast(w->to, w->map[r], KL_F32);
+}
+
+static ref widened_product(struct rewrite *w, struct widened *x, ref r)
+{
+    struct node n = w->from->node[r];
+    x->products++;
+    for (unsigned i = 0; i < 2; i++) {
+        n.in[i] = widen_operand(w, x, n.in[i]);
+        rewrite_site(w, r);
+    }
+    return n.in[0] && n.in[1] ? n_cast(w->to, graph_add(w->to, &n, NULL), n.dtype) : NIL;
+}
+
+int pass_widen_products(struct graph *g, const struct pass_options *o)
+{
+    struct rewrite w;
+    bool any = false;
+    if (!o || g->symbols)
+        return 0;
+    for (ref r = 1; r < g->nnode && !any; r++)
+        any = product_is_widened(g, r, o);
+    if (!any)
+        return 0;
+    struct widened x = {mem_alloc(g->nnode * sizeof *x.wide), mem_alloc(g->nnode * sizeof *x.made), 0};
+    if (!x.wide || !x.made) {
+        mem_free(x.wide);
+        mem_free(x.made);
+        return err_set(&g->err, KL_ERR_MEMORY, "out of memory widening products of @%s", g->name), -1;
+    }
+    if (rewrite_begin(&w, g))
+        for (ref r = 1; r < g->nnode && !w.to->err.code; r++) {
+            rewrite_site(&w, r);
+            if (product_is_widened(g, r, o))
+                w.map[r] = widened_product(&w, &x, r);
+            else
+                rewrite_copy(&w, r);
+        }
+    mem_free(x.wide);
+    mem_free(x.made);
+    int changed = rewrite_end(&w);
+    return changed > 0 && pass_dce(g, o) < 0 ? -1 : changed; /* the views of half floats */
+}
