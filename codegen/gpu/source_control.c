@@ -110,6 +110,31 @@ static bool loop_has_search(const struct emitter *m, val loop)
     return found;
 }
 
+/* The end of the loop or `if` that begins at v. */
+static val end_of(const struct emitter *m, val v)
+{
+    val end = v + 1;
+    while (m->k->inst[end].op != L_END || m->k->inst[end].a != v)
+        end++;
+    return end;
+}
+
+/* Is the loop in an `if` of a NaN, or is there one in the loop, beside products by fma?  That code is long and rare,
+ * and the tiles' sums leave no registers for unrolled loads. */
+static bool loop_is_of_nan(const struct emitter *m, val loop)
+{
+    const struct linst *n = m->k->inst;
+    val end = end_of(m, loop);
+    bool sums = false, found = false;
+    for (val v = 0; v < m->k->ninst; v++) {
+        const struct linst *x = &n[n[v].a];
+        sums |= n[v].op == L_MMA && n[v].kind == MMA_CHAIN;
+        bool is_nan = n[v].op == L_IF && x->op == L_OP(P_NE) && x->a == x->b;
+        found |= is_nan && v < end && (v > loop || end_of(m, v) > end);
+    }
+    return sums && found;
+}
+
 /* "i32 v7 = i32(t...);": the number of a lane or thread, in a scope of its own. */
 static void open_thread_scope(struct emitter *m, val v, const char *number)
 {
@@ -144,7 +169,7 @@ static void put_unroll(struct emitter *m, val v)
         text_put(m->t, "#pragma unroll 8\n");
         source_line(m);
     } else if (kind == LOOP_SERIAL && !m->d->table && /* a product's step is long, and has barriers */
-               (loop_has_tile_products(m, v) || loop_has_search(m, v))) {
+               (loop_has_tile_products(m, v) || loop_has_search(m, v) || loop_is_of_nan(m, v))) {
         text_put(m->t, "#pragma unroll 1\n");
         source_line(m);
     }

@@ -47,11 +47,12 @@ static bool uses_units(const struct gpu_attention *c, const struct program *p, b
     return all;
 }
 
-/* In f32 all sums have the order of the interpreter, but for the gradient in q, and for what is computed again because
- * it is not finite. */
+/* In f32 all sums have the order of the interpreter, but for scores of more than ONE_SUM columns, the gradient in q,
+ * and what is computed again because it is not finite. */
 static bool is_exact(const struct gpu_attention *c, uint32_t output)
 {
-    return c->dtype == KL_F32 && !c->wild && !(c->gradient && output == 0);
+    enum { ONE_SUM = 64 };
+    return c->dtype == KL_F32 && !c->wild && !(c->gradient && output == 0) && c->d <= ONE_SUM && c->e <= ONE_SUM;
 }
 
 /* No score is above the largest one of the statistics.  Some elements of all operands but the first are not finite; for

@@ -227,7 +227,9 @@ const struct gpu_attention gpu_attentions[] = {
     {KL_F32, 130, 90, 24, 40, true, 0, true, true, false}, {KL_F32, 66, 140, 64, 64, true, 0, true, true, true},
     {KL_F32, 40, 100, 64, 16, false, 1, true, true, false}, {KL_F32, 33, 70, 72, 128, true, 2, true, true, false},
     /* gradients for units that read panels (those of 128 columns have no room in the memory of AMD's blocks) */
-    {KL_BF16, 130, 70, 128, 128, true, 0, true, true, false}, {KL_BF16, 64, 200, 64, 64, false, 0, true, true, false}};
+    {KL_BF16, 130, 70, 128, 128, true, 0, true, true, false}, {KL_BF16, 64, 200, 64, 64, false, 0, true, true, false},
+    /* for register tiles with scores of two sums */
+    {KL_F32, 34, 66, 128, 120, false, 1, false, true, true}, {KL_F32, 36, 40, 128, 128, true, 0, true, true, false}};
 const unsigned gpu_attention_count = sizeof gpu_attentions / sizeof *gpu_attentions;
 
 /* An operand: [2, rows, columns], or that as a view of [rows, 2, columns]. */

@@ -1,9 +1,12 @@
 /* Attention and its gradient in f32 on a GPU, by register tiles over shared memory.
  *
  * A block of threads owns some rows of one side, as in lower_attention_matrix.c, and iterates over the rows of the
- * other side in steps of one block of the numeric order.  A thread has 8 own rows.  In a step it multiplies them by 4
- * or 8 iterated rows (scores, or dp), and weights of its 8 rows by all iterated rows (4 or 8 columns of totals).  Each
- * load from shared memory brings 4 elements, so that a thread with 8 x 8 sums has 16 fma for each load.
+ * other side in steps of one block of the numeric order.  A thread has 8 own rows.  In a step it multiplies them by 8
+ * iterated rows (scores, or dp), and weights of its 8 rows by all iterated rows (4 or 8 columns of totals).  Each load
+ * from shared memory brings 4 elements, so that a thread with 8 x 8 sums has 16 fma for each load.
+ *
+ * Totals of more than 64 columns have 16 threads side by side, scores of a step 8.  There each thread has half of the
+ * columns of the contraction (split-K): one half of the threads stores its sums, and the other adds its own to them.
  *
  *   attention   scores go to shared memory; one thread for each row finds the maximum, the weights and their sum; then
  *               weights times values.  k of the next step is copied while this step's weights are computed, v of the
@@ -12,12 +15,12 @@
  *               keys the first half then computes totals of ds^T q, the other half those of p^T dy.  For queries each
  *               half adds ds k for half of the step's keys, and the two totals are added at the end.
  *
- * All sums have the numeric order of node.h, except those of the gradient in q.  Weights of masked pairs are zeros,
- * which lower_attention_nonfinite.c describes.
+ * All sums have the numeric order of node.h, except those of the gradient in q and such scores.  Weights of masked
+ * pairs are zeros, which lower_attention_nonfinite.c describes.
  *
  * Shared memory.  Rows have a padding of 4 elements, and a thread's rows are as far apart as there are threads side by
  * side, so that the threads of a quarter of a warp read from all banks.  A thread's iterated rows are 4 adjacent ones,
- * so that it stores 4 scores at once: row 4 * j + n of a step lies at row j + n * (threads side by side). */
+ * so that it stores 4 scores at once: row 4 * j + n of a step lies at row j + n * 8. */
 #include "lower_attention_blocks.h"
 
 static void block_barrier(const struct blocks *b)
@@ -53,8 +56,9 @@ static val block_element(const struct blocks *b, int64_t n)
 static val iterated_place(const struct blocks *b, val row)
 {
     struct kernel *k = b->s.a->w->k;
-    val pack = ix_div(k, row, EACH), n = ix_add(k, ix_scale(k, ix_div(k, pack, b->across), EACH), ix_mod(k, row, EACH));
-    return ix_add(k, ix_mod(k, pack, b->across), ix_scale(k, n, b->across));
+    int64_t across = b->score_across;
+    val pack = ix_div(k, row, EACH), n = ix_add(k, ix_scale(k, ix_div(k, pack, across), EACH), ix_mod(k, row, EACH));
+    return ix_add(k, ix_mod(k, pack, across), ix_scale(k, n, across));
 }
 
 /* ---- copies ---- */
@@ -152,23 +156,25 @@ static val own_index(const struct blocks *b, int64_t elements, int64_t pitch)
 
 static val tile_zero(const struct blocks *b, double x, int64_t cols) { return tiles_splat(b->s.a->w->k, x, MR, cols); }
 
-/* The thread's products [MR x iterated_rows] of own rows and rows of the step. */
+/* The thread's products [MR x iterated_rows] of own rows and rows of the step, over its part of the columns. */
 static val products_with_iterated(const struct blocks *b)
 {
     const struct tiles *s = &b->s;
     struct kernel *k = s->a->w->k;
     int64_t depth = s->own[0].count > s->own[1].count ? s->own[0].count : s->own[1].count, ahead = AHEAD;
+    depth /= b->splits;
     while (depth % (ahead * EACH))
         ahead /= 2;
     val sum = tile_zero(b, 0, b->iterated_rows), c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, depth), ahead * EACH);
-    val carry = k_carry(k, sum), own = ix_add(k, own_index(b, b->own_elements, b->pitch), c);
-    val iterated = ix_add(k, ix_add(k, ix_scale(k, b->group, b->iterated_elements), ix_scale(k, b->j, b->pitch)), c);
+    val carry = k_carry(k, sum), column = ix_add(k, ix_scale(k, b->split, depth), c);
+    val own = ix_add(k, own_index(b, b->own_elements, b->pitch), column), row = ix_scale(k, b->score_j, b->pitch);
+    val iterated = ix_add(k, ix_add(k, ix_scale(k, b->group, b->iterated_elements), row), column);
     sum = carry;
     for (int64_t n = 0; n < ahead; n++) {
         val at = k_int(k, n * EACH);
         val x = attention_tile_load(k, b->own, ix_add(k, own, at), TILE_ROWS, b->down * b->pitch, MR, EACH, 0);
-        val y = attention_tile_load(k, b->iterated[0], ix_add(k, iterated, at), TILE_COLS, b->across * b->pitch, EACH,
-                                    b->iterated_rows, 0);
+        val y = attention_tile_load(k, b->iterated[0], ix_add(k, iterated, at), TILE_COLS, b->score_across * b->pitch,
+                                    EACH, b->iterated_rows, 0);
         sum = block_mma(b, x, y, sum);
     }
     k_next(k, carry, sum);
@@ -192,7 +198,7 @@ static void weights_times_iterated(const struct blocks *b, val at, uint32_t buf,
         val place = ix_add(k, ix_add(k, ix_scale(k, iterated_place(b, r), b->pitch), ix_scale(k, b->j, EACH)), to);
         for (int64_t p = 0; p < b->parts; p++) {
             val y = attention_tile_load(k, buf, ix_add(k, place, k_int(k, p * EACH * b->across)), TILE_ROWS,
-                                        b->across * b->pitch, EACH, EACH, 0);
+                                        b->score_across * b->pitch, EACH, EACH, 0);
             sum[p] = block_mma(b, x, y, sum[p]);
         }
     }
@@ -203,17 +209,37 @@ static void weights_times_iterated(const struct blocks *b, val at, uint32_t buf,
         sum[p] = k_out(k, carry[p]);
 }
 
-/* Stores scores, or dp, where the weights of the thread's group will be. */
+/* Stores a tile of scores, or dp, where the weights of the thread's group will be; adds: to what is there. */
+static void put_tile_of_scores(const struct blocks *b, bool adds)
+{
+    struct kernel *k = b->s.a->w->k;
+    val at = ix_add(k, own_index(b, b->weight_elements, b->weight_pitch), ix_scale(k, b->score_j, EACH)), x[EACH];
+    for (int64_t e = 0; e < MR * b->iterated_rows; e += EACH) {
+        int64_t row = e / b->iterated_rows, n = e % b->iterated_rows;
+        val to = ix_add(k, at, k_int(k, row * b->down * b->weight_pitch + n * b->score_across));
+        for (int u = 0; u < EACH; u++) {
+            x[u] = block_element(b, e + u);
+            x[u] = adds ? k_prim(k, P_ADD, x[u], k_load(k, b->weight, ix_add(k, to, k_int(k, u)), 0), 0) : x[u];
+        }
+        for (int u = 0; u < EACH; u++)
+            k_store(k, b->weight, ix_add(k, to, k_int(k, u)), x[u], 0);
+    }
+}
+
+/* Stores scores, or dp, of which a thread may have only one of two sums. */
 static void put_scores(const struct blocks *b, val tile)
 {
     struct kernel *k = b->s.a->w->k;
-    val at = ix_add(k, own_index(b, b->weight_elements, b->weight_pitch), ix_scale(k, b->j, EACH));
     block_spread(b, tile);
-    for (int64_t e = 0; e < MR * b->iterated_rows; e++) {
-        int64_t row = e / b->iterated_rows, n = e % b->iterated_rows;
-        int64_t by = row * b->down * b->weight_pitch + n / EACH * EACH * b->across + n % EACH;
-        k_store(k, b->weight, ix_add(k, at, k_int(k, by)), block_element(b, e), 0);
-    }
+    val last = b->splits > 1 ? k_if(k, k_prim(k, P_LT, k_int(k, 0), b->split, 0)) : 0;
+    put_tile_of_scores(b, false);
+    if (!last)
+        return;
+    k_end(k, last);
+    block_barrier(b);
+    val first = k_if(k, k_prim(k, P_EQ, b->split, k_int(k, 0), 0));
+    put_tile_of_scores(b, true);
+    k_end(k, first);
 }
 
 /* An element for each of the thread's rows, [MR x 1]. */
@@ -413,7 +439,9 @@ void attention_blocks_emit(struct attention *a, const struct schedule *schedule)
     b.threads = schedule->width / b.groups;
     b.down = s->rows / MR;
     b.across = b.threads / b.down;
-    b.iterated_rows = s->step / b.across;
+    b.iterated_rows = ATTENTION_BLOCK_TILE;
+    b.score_across = s->step / b.iterated_rows;
+    b.splits = b.across / b.score_across;
     columns = s->gradient ? columns : a->e;
     b.parts = (columns + EACH * b.across - 1) / (EACH * b.across);
     lower_scalars(w);
@@ -432,6 +460,8 @@ void attention_blocks_emit(struct attention *a, const struct schedule *schedule)
     val in_group = ix_mod(k, s->t, b.threads);
     b.i = ix_div(k, in_group, b.across);
     b.j = ix_mod(k, in_group, b.across);
+    b.score_j = ix_mod(k, b.j, b.score_across);
+    b.split = ix_div(k, b.j, b.score_across);
     iterate_blocks(&b);
     k_end(k, s->t);
     k_end(k, p);

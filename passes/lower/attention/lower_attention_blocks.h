@@ -10,6 +10,8 @@ struct blocks {
     struct tiles s;
     int64_t groups, threads;            /* of threads, and threads of one */
     int64_t down, across;               /* threads of a group: rows x columns */
+    int64_t score_across, splits;       /* of the threads across, those with a part of scores: of other rows of the
+                                           step, and for other columns of the contraction (split-K) */
     int64_t iterated_rows, parts;         /* of a thread: rows of a step; EACH columns each */
     int64_t pitch, weight_pitch;        /* elements from row to row */
     int64_t own_elements, weight_elements, iterated_elements;
@@ -20,6 +22,7 @@ struct blocks {
     uint32_t mine;                      /* lbuf in registers */
     bool vectors[3];                    /* operands that are copied in vectors */
     val group, i, j;                    /* the thread's group, and its place there */
+    val score_j, split;                 /* j in the products that are scores: which rows, which part of the columns */
 };
 enum row_buffer { ROW_MAX, ROW_SUM, ROW_SHRINK, ROW_LOW, ROW_HIGH };
 

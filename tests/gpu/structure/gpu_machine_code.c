@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BRA = 0x147, HMMA = 0x3c, HGMMA = 0x1f0, SHT_NV_INFO = 0x70000000 };
+enum { BRA = 0x147, HMMA = 0x3c, HGMMA = 0x1f0, FFMA = 0x23, LDS = 0x184, STS = 0x188, SHT_NV_INFO = 0x70000000 };
 
 /* One instruction of 16 bytes of NVIDIA's machine code since Volta.  The low 9 bits say what it is, the 3 above them
  * what its operands are; bits 73 to 75 of an access are its size: 6 is 16 bytes. */
 static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
 {
-    enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, LDS = 0x184, STS = 0x188, BAR = 0x11d, LDGSTS = 0x1ae,
-           FMUL = 0x20, FADD = 0x21, FFMA = 0x23, UTMALDG = 0x1b4, CALL = 0x144 };
+    enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, BAR = 0x11d, LDGSTS = 0x1ae, FMUL = 0x20, FADD = 0x21,
+           UTMALDG = 0x1b4, CALL = 0x144 };
     const unsigned never = 15; /* the predicate !PT: ptxas emits such loads before asynchronous copies */
     unsigned op = low & 0x1ff, size = high >> 9 & 7;
     if ((low >> 12 & 15) == never)
@@ -45,22 +45,55 @@ static uint64_t word_at(const uint8_t *p)
     return w;
 }
 
-/* The smallest loop with products: a branch goes back over them.  Its distance from the next instruction, in bytes, is
- * 256 times the upper half of the word, signed, and 4 times the byte behind the operation. */
+/* The instructions of the loop whose last one, a branch back, is at `at`; 0: that is no such branch.  A branch's
+ * distance from the next instruction, in bytes, is 256 times the upper half of the word, signed, and 4 times the byte
+ * behind the operation. */
+static unsigned loop_length(const uint8_t *p, uint64_t at)
+{
+    uint64_t low = word_at(p + at);
+    int64_t far = (int64_t)(int32_t)(low >> 32) * 256 + (int64_t)(low >> 16 & 255) * 4;
+    return (low & 0x1ff) != BRA || far >= -16 || -far > (int64_t)at + 16 ? 0 : (unsigned)(-far / 16);
+}
+
+/* The smallest loop with products of a matrix unit. */
 static void count_loop(struct counts *c, const uint8_t *p, uint64_t size)
 {
     for (uint64_t at = 0; at + 16 <= size; at += 16) {
-        uint64_t low = word_at(p + at);
-        int64_t far = (int64_t)(int32_t)(low >> 32) * 256 + (int64_t)(low >> 16 & 255) * 4;
-        if ((low & 0x1ff) != BRA || far >= -16 || -far > (int64_t)at + 16)
-            continue;
-        unsigned n = (unsigned)(-far / 16), products = 0;
-        for (uint64_t i = at + 16 - (uint64_t)-far; i <= at; i += 16)
-            products += is_product(word_at(p + i));
+        unsigned n = loop_length(p, at), products = 0;
+        for (unsigned i = 0; i < n; i++)
+            products += is_product(word_at(p + at - 16 * i));
         if (products && (!c->products || n < c->products + c->others)) {
             c->products = products;
             c->others = n - products;
         }
+    }
+}
+
+void machine_code_count_ffma_loop(const struct counts *loop, struct counts *c)
+{
+    bool fewer = (uint64_t)loop->loop_ffma * c->loop_shared < (uint64_t)c->loop_ffma * loop->loop_shared;
+    if (loop->ffma_loops && (!c->ffma_loops || fewer)) {
+        c->loop_ffma = loop->loop_ffma;
+        c->loop_shared = loop->loop_shared;
+    }
+    c->ffma_loops += loop->ffma_loops;
+}
+
+/* Loops without others in them, most of whose instructions are FFMA. */
+static void count_ffma_loops(struct counts *c, const uint8_t *p, uint64_t size)
+{
+    for (uint64_t at = 0; at + 16 <= size; at += 16) {
+        struct counts own = {.ffma_loops = 1};
+        unsigned n = loop_length(p, at);
+        bool inner = n > 0;
+        for (unsigned i = 0; i < n; i++) {
+            unsigned op = word_at(p + at - 16 * i) & 0x1ff;
+            own.loop_ffma += op == FFMA;
+            own.loop_shared += op == LDS || op == STS;
+            inner &= !i || !loop_length(p, at - 16 * i);
+        }
+        if (inner && 2 * own.loop_ffma > n)
+            machine_code_count_ffma_loop(&own, c);
     }
 }
 
@@ -115,6 +148,7 @@ bool machine_code_count(const struct code *code, struct counts *c)
             count_instruction(c, w[0], w[1]);
         }
         count_loop(c, p + s.sh_offset, s.sh_size);
+        count_ffma_loops(c, p + s.sh_offset, s.sh_size);
         c->instructions += count_instructions(p + s.sh_offset, s.sh_size);
     }
     return true;

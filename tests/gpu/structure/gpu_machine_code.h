@@ -16,11 +16,16 @@ struct counts {
      * of 16 bytes from global memory that stand together, without arithmetic between them; all instructions,
      * without those of functions that the kernel calls */
     unsigned async_wide, calls, loads, stages, burst, in_flight, instructions;
+    /* loops most of whose instructions are FFMA; of the one that has the fewest FFMA for each access to shared memory,
+     * these two */
+    unsigned ffma_loops, loop_ffma, loop_shared;
     int64_t largest;
 };
 
 /* Adds the counts of one kernel.  false: the code is no ELF file. */
 bool machine_code_count(const struct code *code, struct counts *c);
+/* Adds the loops of FFMA that one kernel, or one loop, has. */
+void machine_code_count_ffma_loop(const struct counts *loop, struct counts *c);
 const char *machine_code_disassembler(void); /* $KILN_NVDISASM, or nvdisasm on the path; "-": there is none */
 /* Adds the counts in the disassembler's listing of the code.  false: it fails. */
 bool machine_code_listing(const struct code *code, struct counts *c);
