@@ -189,6 +189,9 @@ int main(int argc, char **argv)
     agrees(&small, NULL);
     refuses(&one, "attention_matrix", "width 128 rows 64 step 32 async panels", "panels: they are for");
     on("cuda", "sm_80", 0, 1);
+    struct gpu_attention wide = {.dtype = KL_F32, .l = 34, .m = 66, .d = 128, .e = 64}; /* no room for 128 rows */
+    caps.threads = 1;
+    agrees(&wide, NULL);
     struct gpu_attention c = {.dtype = KL_BF16, .l = 70, .m = 90, .d = 16, .e = 24, .causal = true, .wild = true};
     agrees(&c, "@k0_attention_attention_stats schedule attention_matrix width 64 rows 32 step 32 stages 3\n");
     agrees(&c, "@k0_attention_attention_stats schedule attention_matrix width 32 step 16 stages 4\n");

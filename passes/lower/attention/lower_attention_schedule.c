@@ -340,7 +340,8 @@ bool attention_blocks_choose(struct attention_facts *f, struct schedule *s)
     if (!f->w->chooser->want && prefers_other_than_blocks(c, f))
         return false;
     int64_t across = blocks_across(f), each = TILE, fill = BLOCKS * (c->threads ? c->threads : 1);
-    bool max = !f->gradient && f->matrices * ((f->l + ROWS - 1) / ROWS) >= fill;
+    bool max = !f->gradient && f->matrices * ((f->l + ROWS - 1) / ROWS) >= fill &&
+               blocks_shared(f, ROWS) <= (int64_t)c->shared_bytes;
     if (!s->attention_blocks.rows)
         s->attention_blocks.rows = s->width && across ? (uint16_t)(s->width / (across * blocks_groups(f)) * each)
                                                       : max ? ROWS : MIN_COUNT;
