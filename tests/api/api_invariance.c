@@ -116,6 +116,26 @@ static kl_tensor weights(kl_tensor x)
     return kl_matmul(x, kl_dense(kl_to_quantized(numbers(DIMS(256, 96), 2), b, kl_none, kl_none)));
 }
 
+/* Two blocks of a transformer and its logits; rows are sequences. */
+static kl_tensor transformer(kl_tensor x)
+{
+    enum { LAYERS = 2, WIDTH = 16, HIDDEN = 32, WORDS = 20 };
+    for (int i = 0; i < LAYERS; i++) {
+        kl_tensor a = kl_layer_norm(x, 1, kl_none, kl_none, 1e-5);
+        kl_tensor q = kl_matmul(a, numbers(DIMS(WIDTH, WIDTH), 3 + i));
+        kl_tensor k = kl_matmul(a, numbers(DIMS(WIDTH, WIDTH), 7 + i));
+        kl_tensor v = kl_matmul(a, numbers(DIMS(WIDTH, WIDTH), 13 + i));
+        x = kl_add(x, kl_attention(q, k, v, kl_none, true));
+        kl_tensor b = kl_rms_norm(x, 1, kl_none, 1e-5);
+        kl_tensor h = kl_gelu(kl_matmul(b, numbers(DIMS(WIDTH, HIDDEN), 17 + i)));
+        x = kl_add(x, kl_matmul(h, numbers(DIMS(HIDDEN, WIDTH), 23 + i)));
+    }
+    return kl_matmul(x, numbers(DIMS(WIDTH, WORDS), 29));
+}
+
+/* The losses of its sequences. */
+static kl_tensor losses(kl_tensor x) { return kl_neg(kl_sum(kl_log_softmax(transformer(x), 2), AXES(1), false)); }
+
 static const struct row_case cases[] = {
     {"x [B, K] w [K, N]", columns, 2, .dims = {0, K}, .ends = true},
     {"x [B, K] w [N, K]", transposed, 2, .dims = {0, K}, .ends = true},
@@ -137,6 +157,9 @@ static const struct row_case cases[] = {
     {"bytes", bytes, 2, .dims = {0, 256}, .dtypes = F32 | BF16},
     {"blocks", blocks, 2, .dims = {0, 256}, .dtypes = F32 | BF16},
     {"weights of blocks", weights, 2, .dims = {0, 256}, .dtypes = F32 | BF16},
+    {"logits of a transformer", transformer, 3, .dims = {0, 13, 16}},
+    {"losses of a transformer", losses, 3, .dims = {0, 13, 16}, .dtypes = F32 | BF16},
+    {"gradient of a transformer's losses", losses, 3, .dims = {0, 13, 16}, .dtypes = F32 | BF16, .grad = true},
     {"gradient through x w", columns, 2, .dims = {0, K}, .dtypes = F32 | BF16, .grad = true},
     {"gradient of layer norm", layer_norm, 2, .dims = {0, 100}, .dtypes = F32 | BF16, .grad = true},
     {"gradient of softmax", softmax, 2, .dims = {0, 100}, .dtypes = F32, .grad = true},
