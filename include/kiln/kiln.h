@@ -70,7 +70,7 @@ KL_API const char *kl_version(void);
  * - "fuse": 1 groups ops into kernels, 0 makes each op a kernel of its own.  On cpu results are the same bits.
  * - "order": KL_ORDER_GRAPH makes programs for GPUs add floats in the order of the graph, so that their results are the
  *   bits of ref and cpu; KL_ORDER_SCHEDULE, as at first, in the order of each kernel's schedule, which is faster.
- *   It is asked when a program is built or looked up: frozen steps keep theirs.  ir/README.md says what it costs.
+ *   It is asked when a program is built or looked up: frozen steps keep theirs.  order.md says what it costs.
  * - "threads": the number of threads that run kernels; 0 means one for each processor.
  * - "cache_bytes": the limit in bytes of the kernels kept on disk; 0 keeps none there.
  * - "program_bytes": the limit in bytes of programs and their kernels in memory, at first 256 MiB, and a sixteenth as
@@ -103,7 +103,7 @@ KL_API kl_status kl_get_option(const char *name, int64_t *value);
  * Dump stage "schedules" prints the current text of a program; ir/README.md describes the records.  Lines before the
  * first `graph` apply to every graph that has no section; `graph @name unfused` applies to its unfused kernels.
  * On cpu any schedule gives the same bits; on GPUs it may change the order of sums, unless option "order" is
- * KL_ORDER_GRAPH (ir/README.md).  A line for a kernel that the program does not have, or a schedule that it cannot
+ * KL_ORDER_GRAPH (order.md).  A line for a kernel that the program does not have, or a schedule that it cannot
  * have, is an error of kl_trace_end or a read, with place.
  * [errors PARSE, MEMORY: the schedules stay as they were] */
 KL_API kl_status kl_set_schedules(const char *text);
@@ -139,7 +139,7 @@ KL_API_AT kl_status kl_dump(const char *trace, const char *stage, const char *pa
 /* Does a device compute the bits that the interpreter computes?  The graph of the trace of this name that ran last is
  * run on the device ({0}: the trace's own), unfused and fused, with random numbers in place of its data and of symbolic
  * lengths, and all results are compared with the interpreter's; any NaN equals any other.  They are the same bits where
- * ir/README.md promises it.  The trace's values stay as they are; ops of the user (<kiln/custom.h>) and kl_assert see
+ * order.md promises it.  The trace's values stay as they are; ops of the user (<kiln/custom.h>) and kl_assert see
  * the random numbers, and a trace with collectives has to be checked by all ranks.
  * [errors CHECK: a result differs: which, and the kernel and node that is the first; ARGUMENT: no such trace has run;
  * TRACE: one is open; DEVICE; those of running it] */

@@ -74,7 +74,7 @@ KL_API void kl_bench_free(kl_bench_report *report);
  *     train_step(...);                          // once: it is recorded, compiled and run
  *     if (kl_tune("train_step", 30)) fprintf(stderr, "%s\n", kl_last_error());
  *
- * A schedule says how a kernel computes, never what: on cpu results stay the same bits (ir/README.md).  What is found
+ * A schedule says how a kernel computes, never what: on cpu results stay the same bits (order.md).  What is found
  * is kept in the folder of the compiled kernels, for this processor and this number of threads.  Each program that is
  * built from then on uses it, in this process and in later ones: these need not tune.  KILN_TUNE=1 in the environment,
  * or option `tune`, does it with no change to the program, for each trace that runs a second time. */

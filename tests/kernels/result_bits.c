@@ -36,7 +36,7 @@ static void hash_text(const struct xxh3_state *h, char out[40])
 
 /* ---- graphs ---- */
 
-/* Sums of bf16 products have another order on processors with an instruction for it (ir/README.md). */
+/* Sums of bf16 products have another order on processors with an instruction for it (include/kiln/order.md). */
 static bool depends_on_processor(const struct graph *g)
 {
     for (ref r = 1; r < g->nnode; r++)
