@@ -377,8 +377,8 @@ bool gpu_scan_choose(struct scan_facts *f, struct schedule *s)
         choose_shared_phases(c->caps, f->outer * f->len / GPU_SCAN_LINES, SCAN_BYTES, s);
     else
         choose_thread_phases(c->caps, s);
-    if (!c->want)
-        s->gpu_scan.one_pass = f->inner == 1 && c->caps->in_order && gpu_scan_parts(f->w, f->len, s->width) > 1;
+    if (!c->want && f->inner == 1 && c->caps->in_order)
+        s->gpu_scan.one_pass = gpu_scan_parts(f->w, f->outer, f->len, s->width) > 1;
     return true;
 }
 

@@ -138,8 +138,8 @@ static unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 /* Is this one of the cases whose launches have two blocks for each processor, or as many as their data allow? */
 static bool fills_device(const char *name)
 {
-    static const char *const filling[] = {"sum_all", "sum_few_rows", "sum_columns", "cumsum", "sort", "index_add",
-                                          "softmax_16000", "f32_rows_1", "f32_rows_8", "f32_rows_16",
+    static const char *const filling[] = {"sum_all", "sum_few_rows", "sum_columns", "cumsum", "cumsum_odd", "sort",
+                                          "index_add", "softmax_16000", "f32_rows_1", "f32_rows_8", "f32_rows_16",
                                           "f32_rows_8_along", "bf16_rows_1", "bf16_rows_8", "bf16_rows_16"};
     for (unsigned i = 0; i < sizeof filling / sizeof *filling; i++)
         if (!strcmp(filling[i], name))
@@ -410,6 +410,7 @@ static const struct bound {
     {.name = "f32_4096-graph", .wide = 100, .copies = 16, .loads = 15},
     {.name = "f32_heads-graph", .wide = 100, .copies = 16, .loads = 15},
     {.name = "cumsum", .wide = 100, .accesses = 9 /* each line of a tile is loaded and stored once; zeros */},
+    {.name = "cumsum_odd", .narrow = 2 /* the last elements */, .accesses = 11},
     {.name = "transpose", .wide = 100},
     {.name = "transpose_half", .wide = 100},
     {.name = "f32_4096", .wide = 100, .copies = 16, .loads = 15 /* 2 and 2 before the loop: transposed */},

@@ -30,7 +30,10 @@ static const struct scan_case {
     {OP_cumsum, KL_F32, 1, 512, 4, 8, 2, ANY},
     {OP_cumsum, KL_F32, 3, 516, 4, 9, 3, EXACT},
     {OP_cumsum, KL_F32, 2, 1100, 4, 18, 5, ANY},
-    {OP_cumsum, KL_F32, 1, 257, 4, 17, 5, EXACT},    /* no whole accesses */
+    {OP_cumsum, KL_F32, 1, 257, 4, 5, 2, EXACT},     /* a rest behind the whole accesses, in a tile of its own */
+    {OP_cumsum, KL_F32, 1, 319, 4, 5, 2, ANY},
+    {OP_cumsum, KL_F32, 1, 323, 4, 6, 2, SPECIAL},
+    {OP_cumsum, KL_F32, 3, 257, 4, 17, 5, EXACT},    /* rows that are no whole accesses */
     {OP_cumsum, KL_F32, 5, 303, 16, 5, 1, ANY},
     {OP_cumsum, KL_F32, 1, 4200, 2, 132, 66, ANY},   /* a chain of 66 groups */
     {OP_cumsum, KL_F32, 1, 4096, 64, 4, 1, ANY},
@@ -40,13 +43,15 @@ static const struct scan_case {
     {OP_cumsum, KL_F16, 2, 520, 4, 5, 2, EXACT},
     {OP_cumsum, KL_BF16, 1, 264, 2, 5, 3, SPECIAL},
     {OP_cumsum, KL_I64, 2, 300, 4, 10, 3, ANY},
-    {OP_cumprod, KL_U64, 1, 301, 4, 19, 5, ANY},
+    {OP_cumprod, KL_U64, 1, 301, 4, 10, 3, ANY},
     {OP_cumprod, KL_I32, 3, 300, 4, 5, 2, ANY},
     {OP_cumsum, KL_I8, 2, 272, 2, 5, 3, ANY},
     {OP_cumsum, KL_U16, 1, 1000, 4, 8, 2, ANY},
     {OP_cummax, KL_F32, 2, 300, 4, 5, 2, SPECIAL},
     {OP_cummin, KL_F64, 1, 300, 4, 10, 3, SPECIAL},
-    {OP_cummax, KL_I32, 1, 259, 8, 9, 2, ANY},
+    {OP_cummax, KL_I32, 1, 259, 8, 3, 1, ANY},
+    {OP_cumsum, KL_BF16, 1, 263, 2, 5, 3, EXACT},
+    {OP_cumsum, KL_F32, 1, 4103, 64, 5, 1, ANY},
     {OP_cummin, KL_I16, 2, 520, 4, 5, 2, ANY},
     /* one tile: nobody waits */
     {OP_cumsum, KL_F32, 2, 256, 16, 1, 1, EXACT},

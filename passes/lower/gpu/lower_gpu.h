@@ -47,8 +47,8 @@ enum { GPU_SCAN_LINES = 4 };                     /* a block has twice as many re
 bool gpu_scan_is_long(const struct lowering *w); /* is the scan long, and may its steps be combined in any order? */
 /* one_pass: blocks wait for the results of those before them, along the last axis. */
 void gpu_scan(struct lowering *w, bool one_pass);
-/* lower_gpu_scan_tiles.c: tiles of a row of so many elements, if a block has so many threads. */
-int64_t gpu_scan_parts(const struct lowering *w, int64_t length, int64_t threads);
+/* lower_gpu_scan_tiles.c: tiles of each of so many rows of a length, if a block has so many threads. */
+int64_t gpu_scan_parts(const struct lowering *w, int64_t rows, int64_t length, int64_t threads);
 
 /* ---- lower_gpu_transpose.c ---- */
 /* The side of a tile; the threads of a block of the wide form.  In the narrow form a block has a thread for each

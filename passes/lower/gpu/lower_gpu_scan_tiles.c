@@ -14,36 +14,55 @@ struct scan_tiles {
     const struct gpu_scan *s;
     uint32_t level;
     int64_t each, lines, side, count;   /* elements of an access; lines of a tile; elements of a tile; tiles of a row */
+    int64_t whole, rest;                /* whole accesses of a row; elements behind them */
     uint32_t half[2];                   /* shared: a thread's result of each line, before and after a step */
     struct gpu_phase phase;
     val t, outer, tile;                 /* thread; row; tile of the row */
+    val ends, end[MAX_COUNT];           /* does the thread have the rest, by itself?  its elements */
 };
 
 static int64_t threads_of(const struct scan_tiles *x) { return x->s->w->k->sched.width; }
 
-/* Finds the tiles of rows of so many elements, for blocks of so many threads. */
-static void find_tiles_of(struct scan_tiles *x, const struct lowering *w, int64_t length, int64_t threads)
+/* Are arrays accessed in their own order?  Then accesses to a single row are aligned, whatever its length. */
+static bool is_linear(const struct lowering *w)
+{
+    bool all = true;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        for (unsigned i = 0; i < w->g->node[w->member[m]].nin; i++) {
+            bool linear;
+            ref r = w->member[m], in = w->g->node[r].in[i];
+            ref x = r == w->anchor ? node_source(w->g, in, &linear) : node_operand(w->g, r, i, &linear);
+            all &= linear || !lower_in_memory(w, x) || node_numel(w->g, x) == 1;
+        }
+    return all;
+}
+
+/* Finds the tiles of rows of so many elements, for blocks of so many threads.  single: of a single row, which no block
+ * changes: then a thread without an access may load one of another tile. */
+static void find_tiles_of(struct scan_tiles *x, const struct lowering *w, bool single, int64_t length, int64_t threads)
 {
     x->each = lower_access(w); /* as many as one access has, if rows consist of them */
-    while (length % x->each)
+    while (length % x->each && !(single && length > x->each && is_linear(w)))
         x->each /= 2;
     int64_t line = threads * x->each;
+    x->whole = length / x->each;
+    x->rest = length % x->each;
     x->lines = gpu_parts(length, line) < LINES ? gpu_parts(length, line) : LINES;
     x->side = x->lines * line;
     x->count = gpu_parts(length, x->side);
 }
 
-int64_t gpu_scan_parts(const struct lowering *w, int64_t length, int64_t threads)
+int64_t gpu_scan_parts(const struct lowering *w, int64_t rows, int64_t length, int64_t threads)
 {
     struct scan_tiles x = {0};
-    find_tiles_of(&x, w, length, threads);
+    find_tiles_of(&x, w, rows == 1, length, threads);
     return x.count;
 }
 
 static void find_tiles(struct scan_tiles *x, const struct gpu_scan *s, uint32_t level)
 {
     *x = (struct scan_tiles){.s = s, .level = level, .half = {s->half[0], s->half[1]}};
-    find_tiles_of(x, s->w, s->length[level], threads_of(x));
+    find_tiles_of(x, s->w, s->at.outer == 1 && !level, s->length[level], threads_of(x));
 }
 
 int64_t gpu_scan_tiles(const struct gpu_scan *s, uint32_t level)
@@ -53,6 +72,39 @@ int64_t gpu_scan_tiles(const struct gpu_scan *s, uint32_t level)
     return x.count;
 }
 
+/* Element number i of the row of the thread's tile. */
+static val scan_tile_load(const struct scan_tiles *x, val i)
+{
+    const struct chunk c = {x->outer, 0, k_int(x->s->w->k, 0)};
+    ix_bound(x->s->w->k, i, 0, x->s->length[x->level] - 1);
+    return gpu_scan_element(x->s, x->level, &c, i);
+}
+
+static void scan_tile_store(const struct scan_tiles *x, val i, val value)
+{
+    const struct chunk c = {x->outer, 0, k_int(x->s->w->k, 0)};
+    ix_bound(x->s->w->k, i, 0, x->s->length[x->level] - 1);
+    gpu_scan_put(x->s, x->level, &c, i, value);
+}
+
+/* The elements behind the whole accesses are those of the access that follows: of a thread of the last tile. */
+static void load_rest(struct scan_tiles *x)
+{
+    struct lowering *w = x->s->w;
+    val last = k_prim(w->k, P_EQ, x->tile, k_int(w->k, x->count - 1), 0);
+    x->ends = k_prim(w->k, P_AND, last, k_prim(w->k, P_EQ, x->t, k_int(w->k, x->whole % threads_of(x)), 0), 0);
+    w->l.where = x->ends;
+    for (int64_t u = 0; u < x->rest; u++)
+        x->end[u] = scan_tile_load(x, k_int(w->k, x->whole * x->each + u));
+    w->l.where = 0;
+}
+
+/* Is it the line of that access? */
+static bool has_rest(const struct scan_tiles *x, int64_t line)
+{
+    return x->rest && x->whole / threads_of(x) % x->lines == line;
+}
+
 static void begin_tiles(struct scan_tiles *x)
 {
     struct kernel *k = x->s->w->k;
@@ -60,6 +112,8 @@ static void begin_tiles(struct scan_tiles *x)
                                                                            x->s->at.outer * x->count);
     x->outer = ix_div(k, x->phase.grid, x->count);
     x->tile = ix_mod(k, x->phase.grid, x->count);
+    if (x->rest)
+        load_rest(x);
 }
 
 static void scan_barrier(const struct scan_tiles *x) { k_inst(x->s->w->k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
@@ -70,7 +124,7 @@ static val access_at(const struct scan_tiles *x, int64_t line, val *there)
     struct kernel *k = x->s->w->k;
     int64_t length = x->s->length[x->level], threads = threads_of(x);
     val number = ix_add(k, ix_scale(k, x->tile, x->lines * threads), ix_add(k, x->t, k_int(k, line * threads)));
-    *there = length % x->side ? k_prim(k, P_LT, number, k_int(k, length / x->each), 0) : 0;
+    *there = length % x->side ? k_prim(k, P_LT, number, k_int(k, x->whole), 0) : 0;
     return number;
 }
 
@@ -81,13 +135,12 @@ static void load_access(const struct scan_tiles *x, int64_t line, val *folded)
     struct kernel *k = s->w->k;
     val there, number = access_at(x, line, &there), none = gpu_scan_identity(s), acc = none;
     if (there) /* another access, which exists */
-        number = ix_min(k, number, s->length[x->level] / x->each - 1);
+        number = ix_min(k, number, x->whole - 1);
     for (int64_t u = 0; u < x->each; u++) {
-        val at = ix_add(k, ix_scale(k, number, x->each), k_int(k, u));
-        const struct chunk c = {x->outer, 0, k_int(k, 0)};
-        ix_bound(k, at, 0, s->length[x->level] - 1);
-        val e = gpu_scan_element(s, x->level, &c, at);
-        acc = k_fold_step(k, s->fold, acc, there ? k_prim(k, P_SELECT, there, e, none) : e);
+        val e = scan_tile_load(x, ix_add(k, ix_scale(k, number, x->each), k_int(k, u)));
+        e = there ? k_prim(k, P_SELECT, there, e, none) : e;
+        e = has_rest(x, line) && u < x->rest ? k_prim(k, P_SELECT, x->ends, x->end[u], e) : e;
+        acc = k_fold_step(k, s->fold, acc, e);
         folded[u] = acc;
     }
 }
@@ -195,12 +248,14 @@ void gpu_scan_scan_tiles(const struct gpu_scan *s, uint32_t level)
         val base = k_fold_step(k, s->fold, start, threads);
         start = k_fold_step(k, s->fold, start, sum[line]);
         val open = there ? k_if(k, there) : 0;
-        for (int64_t u = 0; u < x.each; u++) {
-            val at = ix_add(k, ix_scale(k, number, x.each), k_int(k, u));
-            const struct chunk c = {x.outer, 0, k_int(k, 0)};
-            ix_bound(k, at, 0, s->length[level] - 1);
-            gpu_scan_put(s, level, &c, at, k_fold_step(k, s->fold, base, folded[line][u]));
-        }
+        for (int64_t u = 0; u < x.each; u++)
+            scan_tile_store(&x, ix_add(k, ix_scale(k, number, x.each), k_int(k, u)),
+                            k_fold_step(k, s->fold, base, folded[line][u]));
+        if (open)
+            k_end(k, open);
+        open = has_rest(&x, line) ? k_if(k, x.ends) : 0;
+        for (int64_t u = 0; open && u < x.rest; u++)
+            scan_tile_store(&x, k_int(k, x.whole * x.each + u), k_fold_step(k, s->fold, base, folded[line][u]));
         if (open)
             k_end(k, open);
     }
