@@ -7,8 +7,9 @@
  * k. */
 enum { MAX_ROWS = 32, UNROLL_K = 4 };
 enum { FEW_ROWS = 6 }; /* tiles of fewer rows reuse each vector of B too little */
-/* Products of few rows: the largest number of rows of the first operand, and of streams of the matrix. */
-enum { THIN_ROWS = 8, THIN_STREAMS = 8 };
+/* Products of few rows: the largest number of rows of the first operand, and of it where the matrix's columns are
+ * adjacent in memory; of streams of the matrix then. */
+enum { THIN_ROWS = 16, THIN_STRIP_ROWS = 8, THIN_STREAMS = 8 };
 /* Elements of k that an instruction for bytes multiplies at once. */
 enum { DOT_GROUP = 4 };
 /* DOT_MAX_PARTS: blocks of threads: the largest number of elements of an operand that a thread loads in a step.  The

@@ -649,7 +649,7 @@ bool dot_skinny_fits(struct dot *d)
     const struct dot_dims *z = &d->size;
     dot_find_steps(d);
     return !d->w->chooser->caps->is_gpu && z->m >= 1 && z->m <= THIN_ROWS && z->n >= 1 && z->k >= 1 &&
-           z->batch >= 1 && dot_skinny_order(d, &d->order);
+           z->batch >= 1 && dot_skinny_order(d, &d->order) && (d->order.along_k || z->m <= THIN_STRIP_ROWS);
 }
 
 /* Is it faster than tiles? */
@@ -658,6 +658,8 @@ static bool prefers_skinny(const struct dot *d)
     const struct caps *caps = d->w->chooser->caps;
     const struct skinny_order *o = &d->order;
     int64_t lanes = vector_lanes(d, caps);
+    if (d->size.m > THIN_STRIP_ROWS && caps->vector_bytes < LINE_BYTES)
+        return false; /* AVX-512 has a register for a sum of each row, and as many beside them */
     return !d->symbolic && !caps->compact && /* many streams make a long kernel */ d->size.n >= 2 * lanes &&
            d->size.k >= 2 * lanes && d->size.n * d->size.k * o->element / o->packed > min_bytes(d, caps, o);
 }

@@ -14,6 +14,9 @@
  * waiting for memory, leaves no buffer for the loads.  A row of f32 by f16, 8192x2048 and 2048x8192, from a mapped file
  * beyond all caches takes as long as reading it; with a burst 1.04 times, with shuffles of whole registers 1.1 times.
  *
+ * With AVX-512 up to 16 rows are multiplied so: 9 rows of f32 by f16 take 0.48 of the time of tiles, which pack the
+ * matrix first, 16 rows 0.7; 16 rows of f32 by a matrix of f32, 256x512, 0.54.
+ *
  * There is one chain of multiply-adds per column, 8 bytes of f16 in a cycle.  Two k-blocks at once, which have two
  * chains, took 1.2 to 1.8 times as long from memory: 32 streams, two in each page, are too many for the caches' sets
  * and the processor's own prefetches.  Two groups of columns at once, of the same k-block, took 1.0 to 1.4 times as

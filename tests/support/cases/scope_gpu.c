@@ -125,7 +125,7 @@ struct graph *scope_skinny(struct digits *d)
     static const int64_t lengths[] = {4,  7,  8,  9,  15, 16, 17,  31,  32,  33, 63,
                                       64, 65, 66, 72, 96, 127, 128, 130, 256, 260};
     struct graph *g = graph_new("skinny");
-    int64_t m = 1 + (int64_t)digit(d, 8), n = DIGIT_OF(d, lengths), k = DIGIT_OF(d, lengths);
+    int64_t m = 1 + (int64_t)digit(d, 17), n = DIGIT_OF(d, lengths), k = DIGIT_OF(d, lengths);
     unsigned dtype = any_dtype[digit(d, 4)];
     bool transposed = digit(d, 2);
     struct shape a = shape_make(2, (int64_t[]){m, k}), b = shape_make(2, transposed ? (int64_t[]){n, k}
