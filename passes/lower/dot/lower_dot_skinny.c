@@ -118,8 +118,9 @@ static ref arg_of(const struct skinny *s, uint64_t buf)
     return w->k->err.code == KL_OK && w->k->buf[buf].role == BUF_IN ? w->out->arg[w->k->buf[buf].id].node : NIL;
 }
 
-/* Prefetches the matrix's cache line at (n, kk), which may lie beyond its end. */
-static void skinny_prefetch(const struct skinny *s, val n, val kk, val loop)
+/* Prefetches the matrix's cache line at (n, kk), which may lie beyond its end.  by: a loop or an atom of its index by
+ * which n or kk proceeds. */
+static void skinny_prefetch(const struct skinny *s, val n, val kk, val by)
 {
     struct kernel *k = s->d->w->k;
     val first = k->ninst, end;
@@ -127,7 +128,7 @@ static void skinny_prefetch(const struct skinny *s, val n, val kk, val loop)
     dot_stored_element(s->d, true, n, kk);
     end = k->ninst;
     for (val v = first; v < end; v++)
-        if (k->inst[v].op == L_LOAD && ix_stride(k, k->inst[v].a, loop, &stride) && stride)
+        if (k->inst[v].op == L_LOAD && ix_stride(k, k->inst[v].a, by, &stride) && stride)
             lower_prefetch_load(s->d->w, v, first);
 }
 
@@ -352,8 +353,8 @@ static void emit_strip(const struct skinny *s, val n0, int64_t cols)
 struct skinny_operand { val n0, k0; int64_t cols, length; };
 
 /* What is prefetched while a square is multiplied: one cache line of each of some columns of square number `number` of
- * the next part; the columns take turns. */
-struct ahead { const struct skinny_operand *next; val number, first; int64_t columns; };
+ * the next part; the columns take turns.  round: how often all had theirs, or the number where one turn is all. */
+struct ahead { const struct skinny_operand *next; val number, round, first; int64_t columns; };
 
 static struct ahead ahead_of(const struct skinny *s, const struct skinny_operand *next, val number)
 {
@@ -361,7 +362,8 @@ static struct ahead ahead_of(const struct skinny *s, const struct skinny_operand
     int64_t lanes = s->d->nr, turns = LINE_BYTES * s->packed / (s->step * s->element);
     turns = turns < 1 ? 1 : turns > lanes ? lanes : turns;
     int64_t each = lanes / turns;
-    return (struct ahead){next, number, ix_add(k, next->n0, ix_scale(k, ix_mod(k, number, turns), each)), each};
+    return (struct ahead){next, number, ix_div(k, number, turns),
+                          ix_add(k, next->n0, ix_scale(k, ix_mod(k, number, turns), each)), each};
 }
 
 /* Prefetches the share of steps `from` to `to` of a square, so that prefetches that wait for memory leave room for the
@@ -371,7 +373,7 @@ static void prefetch_share(const struct skinny *s, const struct ahead *a, int64_
     struct kernel *k = s->d->w->k;
     for (int64_t i = from * a->columns / s->step; i < to * a->columns / s->step; i++)
         skinny_prefetch(s, ix_add(k, a->first, k_int(k, i)), ix_add(k, a->next->k0, ix_scale(k, a->number, s->step)),
-                        a->number);
+                        a->round);
 }
 
 /* Widens the k-block of the first operand, vector by vector, so that each element is widened once and not for each
