@@ -106,7 +106,7 @@ targets() {
     local suite preset when command word
     case $1 in
     release | clang | fuzz) return ;;
-    aarch64) echo kiln_cli ;; # what its commands run, no more: it is built beside others
+    aarch64) echo kiln_cli examples test_modules ;; # what its commands run, no more: it is built beside others
     *) echo kiln_cli kiln-aot examples test_modules ;;
     esac
     while read -r suite preset when command; do
@@ -148,9 +148,11 @@ milliseconds_of() {
 
 # run_command: $command into $log, as a session of its own, which tests/watch.sh ends if it never ends.
 run_command() {
-    local pid
+    local pid emulator=
     rm -f "$log.why"
-    B=$B QEMU_LD_PREFIX=$PWD/build/aarch64-sysroot setsid $under bash -c "$command" >"$log" 2>&1 </dev/null &
+    case $B in */aarch64) emulator=qemu-aarch64 ;; esac
+    B=$B KILN_TEST_EMULATOR=$emulator QEMU_LD_PREFIX=$PWD/build/aarch64-sysroot setsid $under bash -c "$command" \
+        >"$log" 2>&1 </dev/null &
     pid=$!
     echo "$pid" >"$log.pid"
     wait "$pid"
