@@ -122,7 +122,7 @@ kl_tensor kl_lapack_cholesky(kl_tensor a)
     if (!lapack_ready("lapack_cholesky", NULL) || !lapack_shape_fits("lapack_cholesky", a) ||
         !solve_begin("lapack_cholesky", &a, true, &x))
         return kl_poison();
-    kl_tensor out = kl_mul(kl_add(a, solve_transposed(a)), solve_number(a, 0.5)), in = out;
+    kl_tensor out = a, in = a; /* its symmetric part is what the call factors */
     if (x.B && x.n)
         kl_custom_grad(lapack_cholesky_fn, lapack_cholesky_backward, &x, 1, &in, 1, &out);
     return solve_end(solve_result(&x, out), 0, NULL);
