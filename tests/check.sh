@@ -92,6 +92,8 @@ check 'and show it again from their files' 0 'wrong:0 fused: output 0 differs' c
 
 check 'a tolerance' 0 'wrong:0 fused: as interpreted, within the tolerance' \
     "$kiln" check model.kir --device wrong --tolerance 100
+check 'the tolerance of the small graph' 1 'nodes show it: kiln check t.kir --tolerance 0 --device wrong:0$' \
+    "$kiln" check model.kir --device wrong --tolerance 0 --seconds 0 -o t.kir
 check 'no tolerance below 0' 2 "tolerance: '-1' is no number from 0 on" "$kiln" check model.kir --tolerance -1
 check 'no file' 2 'check needs a file' "$kiln" check
 check 'a file that is none' 2 'none.kir: No such file' "$kiln" check none.kir

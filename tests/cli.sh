@@ -293,6 +293,23 @@ check 'hash of results' 0 "^hash $hash\$" "$kiln" run "$tmp/hash.kir" --hash --d
 check 'hash by default' 0 "^hash $hash\$" "$kiln" run "$tmp/hash.kir" --hash
 check 'hash of another NaN' 0 "^hash $hash\$" "$kiln" run "$tmp/nan.kir" --hash --unfused
 check 'hash of another number' 0 '^hash 43a11e7aa001c3acaf01e5b81e6e79fa$' "$kiln" run "$tmp/other.kir" --hash
+cat >"$tmp/product.kir" <<'END'
+graph @product {
+  %x = input 0 "x" : f32[3,70]
+  %s = state 0 "s" : f32[70,2]
+  %r = slot 0 "rate" : f32[]
+  %y = dot %x, %s contract(1; 0) : f32[3,2]
+  %e = expand %r : f32[3,2]
+  %z = mul %y, %e : f32[3,2]
+  return %z
+}
+END
+check 'no value' 1 "input 0 x has no value" "$kiln" run "$tmp/product.kir" --hash
+check 'hash of random values' 0 '^hash b04984645a170c7fa5bc75659f567715$' "$kiln" run "$tmp/product.kir" --hash --seed 7
+check 'hash of the interpreter' 0 '^hash b04984645a170c7fa5bc75659f567715$' \
+    "$kiln" run "$tmp/product.kir" --hash --seed 7 --device ref
+check 'hash of others' 0 '^hash cb6f6377987437a28cdedbc2be537ca4$' "$kiln" run "$tmp/product.kir" --hash --seed 8
+check 'no seed below 0' 2 "seed: '-1' is no number" "$kiln" run "$tmp/product.kir" --hash --seed -1
 check 'run on a device that is not there' 1 'there is no device 6' "$kiln" run "$tmp/nowhere.kir" --device ref
 sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/dry.kir"
 check 'run on device meta' 1 'device meta has no data' "$kiln" run "$tmp/dry.kir" --device ref

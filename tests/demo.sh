@@ -78,6 +78,13 @@ if [ "${1:-}" = gpu ]; then
     else bad "gpu: losses $(cat "$scratch/both")"; fi
     if [ "$(compiles gpu)" -gt 0 ] && [ "$(compiles gpu_warm)" -eq 0 ]; then ok; else
         bad "gpu: compiles $(compiles gpu), $(compiles gpu_warm)"; fi
+    for arch in mlp cnn; do # in the graph's order: the processor's bits
+        steps $arch-cpu KILN_THREADS=1 -- --arch $arch --epochs 1 --batch 8
+        steps $arch-gpu KILN_ORDER=graph "$keep" -- --device vulkan --arch $arch --epochs 1 --batch 8
+        if [ -n "$(weights $arch-cpu)" ] && [ "$(weights $arch-cpu)" = "$(weights $arch-gpu)" ] &&
+            cmp "$scratch/$arch-cpu.losses" "$scratch/$arch-gpu.losses"; then ok
+        else bad "$arch: weights $(weights $arch-gpu), not $(weights $arch-cpu)"; fi
+    done
     echo "$p passed, $f failed, 0 skipped"
     [ "$f" -eq 0 ]
     exit

@@ -15,6 +15,7 @@ struct checking {
     double seconds;          /* for making the graph small */
     /* as struct difference; NAN: 0 on a processor and in the graph's order, else the usual one */
     double tolerance;
+    bool tolerance_given;
     uint64_t seed;
     bool fuse;               /* the run that differs */
     double end;              /* by check_seconds(), for the search */
@@ -179,6 +180,8 @@ static bool write_small(const struct checking *c, const struct graph *g, const s
     }
     if (option_graph_order() && !device_is_host(c->j->device))
         text_put(&options, " --order graph");
+    if (c->tolerance_given)
+        text_put(&options, " --tolerance %.9g", c->tolerance);
     if (c->seed != 1)
         text_put(&options, " --seed %llu", (unsigned long long)c->seed);
     fprintf(f, "# kiln check %s%s --device %s\n", path, options.s ? options.s : "", device_name(c->j->device));
@@ -242,16 +245,6 @@ static int check_one(struct checking *c, struct check_values *v, bool fuse)
     return ok ? DIFF_CHANGES : DIFF_TROUBLE;
 }
 
-static void check_number(struct cli_args *a, void *number)
-{
-    const char *s = cli_value(a);
-    char *end = NULL;
-    double v = s ? kl_parse_f64(s, &end) : 0;
-    if (s && (end == s || *end || !(v >= 0) || isinf(v)))
-        a->failed = cli_error("%s: '%s' is no number from 0 on", a->option, s) != CLI_OK;
-    *(double *)number = v;
-}
-
 int cli_check(int argc, char **argv)
 {
     double seed = 1;
@@ -259,9 +252,9 @@ int cli_check(int argc, char **argv)
     struct checking c = {.j = &j, .seconds = 60, .tolerance = NAN};
     const struct cli_option options[] = {
         {"-o", .value = &c.out},
-        {"--seconds", .take = check_number, .ctx = &c.seconds},
-        {"--tolerance", .take = check_number, .ctx = &c.tolerance},
-        {"--seed", .take = check_number, .ctx = &seed},
+        {"--seconds", .take = cli_number, .ctx = &c.seconds},
+        {"--tolerance", .take = cli_number, .ctx = &c.tolerance},
+        {"--seed", .take = cli_number, .ctx = &seed},
         {.value = &j.file, .needed = true},
         {.take = job_argument, .ctx = &j},
         {0},
@@ -272,7 +265,8 @@ int cli_check(int argc, char **argv)
     struct check_values v = {0};
     int worst = DIFF_TROUBLE;
     if (job_open(&j) && job_bind(&j, MISSING_LEFT) && take_values(&c, &v)) {
-        if (isnan(c.tolerance))
+        c.tolerance_given = !isnan(c.tolerance);
+        if (!c.tolerance_given)
             c.tolerance = device_is_host(j.device) || option_graph_order() ? 0 : -1;
         worst = DIFF_SAME;
         for (int fuse = 0; fuse < 2; fuse++) {

@@ -49,6 +49,7 @@ struct cli_args {
 bool cli_next(struct cli_args *a);               /* false: no more, or failed */
 bool cli_is(const struct cli_args *a, const char *option);
 const char *cli_value(struct cli_args *a);       /* the option's value; NULL: missing, and reported */
+void cli_number(struct cli_args *a, void *number); /* for struct cli_option: a number from 0 on, a double */
 int cli_unexpected(const struct cli_args *a);    /* reports the current argument; CLI_USAGE */
 /* What a command does with an argument. */
 struct cli_option {

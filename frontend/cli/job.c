@@ -1,5 +1,6 @@
 /* Values for a graph's inputs, states and slots, from files or generated, and runs of its program. */
 #include "job.h"
+#include "frontend/check/check.h"
 #include "frontend/frontend.h"
 #include "ir/graph/custom.h"
 #include "ir/text/text.h"
@@ -164,6 +165,24 @@ static bool fill_leaves(const struct job *j, const struct leaves *l, struct buff
             return cli_error("%s", e.msg), false;
     }
     return true;
+}
+
+static bool copy_leaves(const struct job *j, const struct leaves *l, void *const *from, struct buffer **to)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (!to[i] && !(to[i] = leaf_buffer(j, l, i, from[i], check_leaf_bytes(j->g, &l->v[i]))))
+            return false;
+    return true;
+}
+
+bool job_fill(struct job *j, uint64_t seed)
+{
+    struct check_values v = {0};
+    struct err e = {0};
+    bool ok = check_values_made_up(&v, j->g, seed, &e) || (cli_error("%s", e.msg), false);
+    ok = ok && copy_leaves(j, &j->g->input, v.input, j->input) && copy_leaves(j, &j->g->state, v.state, j->state);
+    check_values_free(&v);
+    return ok;
 }
 
 static bool fill_slots(struct job *j)

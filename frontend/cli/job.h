@@ -43,6 +43,8 @@ enum job_missing { MISSING_IS_ERROR, MISSING_MADE_UP, MISSING_LEFT };
 /* Reads the values.  Of those that are not given, MISSING_MADE_UP generates all, MISSING_LEFT the slots only (buffers
  * stay NULL).  false: reported. */
 bool job_bind(struct job *j, enum job_missing missing);
+/* After MISSING_LEFT: random inputs and states, those of kiln check, which depend on the graph and the seed alone. */
+bool job_fill(struct job *j, uint64_t seed);
 /* The program, run once: j->out has new references.  false: *e. */
 bool job_run(struct job *j, bool fuse, struct err *e);
 /* A kl_bench_fn: one run in which states get their new values. */

@@ -3,8 +3,10 @@
 #include "job.h"
 #include "runtime/runtime.h"
 #include <errno.h>
+#include <kiln/extend.h>
 #include <kiln/kiln.h>
 #include <kiln/train.h>
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -46,12 +48,13 @@ const struct cli_command cli_commands[] = {
          cli_diff},
     {"run", "FILE [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bf16-bits] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]\n"
-     "           [--schedules FILE] [--order graph|schedule] [--hash]",
+     "           [--schedules FILE] [--order graph|schedule] [--hash] [--seed N]",
      "run the graph; outputs that go to no file are printed; a NAME is a number, a leaf's or return's name in\n"
      "      quotes, or the %x of a return; symbols are what the arrays' shapes say; a model is run once for each\n"
      "      --input of one NAME, on one program for all lengths where its operators allow that; --bf16-bits: .npy\n"
      "      arrays of u16 hold bits of bf16; --hash: print one number of 128 bits in place of all outputs, which\n"
-     "      depends on their types, shapes and elements (any NaN is one) and on nothing of the machine",
+     "      depends on their types, shapes and elements (any NaN is one) and on nothing of the machine; --seed:\n"
+     "      inputs and states that are not given are random, those of kiln check with this seed, slots a constant",
      cli_run},
     {"check", "FILE [--device DEVICE] [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--bind SYMBOL=NUMBER] [--bf16-bits] [--schedules FILE] [--order graph|schedule] [--seed N]\n"
@@ -161,6 +164,16 @@ const char *cli_value(struct cli_args *a)
         }
     }
     return a->value;
+}
+
+void cli_number(struct cli_args *a, void *number)
+{
+    const char *s = cli_value(a);
+    char *end = NULL;
+    double v = s ? kl_parse_f64(s, &end) : 0;
+    if (s && (end == s || *end || !(v >= 0) || isinf(v)))
+        a->failed = cli_error("%s: '%s' is no number from 0 on", a->option, s) != CLI_OK;
+    *(double *)number = v;
 }
 
 int cli_unexpected(const struct cli_args *a)

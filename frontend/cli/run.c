@@ -146,11 +146,12 @@ static bool give_outputs(struct job *j)
     return ok;
 }
 
-/* The graph's program, once, and its outputs. */
-static bool run_graph(struct job *j, bool fuse)
+/* The graph's program, once, and its outputs.  seed: of the values that are not given; < 0: all are. */
+static bool run_graph(struct job *j, bool fuse, double seed)
 {
     struct err e = {0};
-    if (!job_open(j) || !check_outputs(j) || !job_bind(j, MISSING_IS_ERROR))
+    if (!job_open(j) || !check_outputs(j) || !job_bind(j, seed < 0 ? MISSING_IS_ERROR : MISSING_LEFT) ||
+        (seed >= 0 && !job_fill(j, (uint64_t)seed)))
         return false;
     if (!job_run(j, fuse, &e))
         return cli_error("%s", e.msg) == CLI_OK;
@@ -161,16 +162,18 @@ int cli_run(int argc, char **argv)
 {
     struct job j = {.gives_outputs = true};
     bool fuse = option_fuse();
+    double seed = -1;
     const struct cli_option options[] = {{"--unfused", .flag = &fuse, .set = false},
+                                         {"--seed", .take = cli_number, .ctx = &seed},
                                          {"--hash", .flag = &j.hashes, .set = true},
                                          {.value = &j.file, .needed = true}, {.take = job_argument, .ctx = &j}, {0}};
     if (!cli_parse(argc, argv, options, "run needs a file"))
         return job_end(&j, CLI_USAGE);
-    bool model = cli_is_model(j.file);
+    bool model = cli_is_model(j.file) && seed < 0;
     if (model)
         option_fuse_here(fuse);
     xxh3_begin(&j.hash);
-    bool ok = model ? cli_model_run(&j) : run_graph(&j, fuse);
+    bool ok = model ? cli_model_run(&j) : run_graph(&j, fuse, seed);
     struct xxh3_128 sum = xxh3_end(&j.hash);
     if (ok && j.hashes)
         printf("hash %016" PRIx64 "%016" PRIx64 "\n", sum.high, sum.low);

@@ -169,7 +169,8 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
 }
 
 /* Divides the contraction into parts if there are fewer blocks than the device runs at once: into no more than it then
- * runs at once, and into equal parts if there is such a number close to this. */
+ * runs at once, and into equal parts if there is such a number close to this.  Also if a thread had more iterations
+ * than the driver allows. */
 static void choose_threads_split(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     /* threads of a tile of 64 results each; elements of a part, twice as many with so many results */
@@ -177,14 +178,15 @@ static void choose_threads_split(const struct dot *d, const struct caps *c, stru
     bool ordered = dot_is_ordered(d), many = s->dot_blocks.mr * s->dot_blocks.nr == MAX_RESULTS;
     int64_t shortest = ordered ? d->kblock / 2 : many ? 2 * SHORTEST : SHORTEST;
     int64_t blocks = blocks_of(d, s), max = max_parts(d, shortest, MEBIBYTES);
-    int64_t step = s->dot_blocks.step;
-    if (blocks >= (int64_t)c->threads)
+    int64_t step = s->dot_blocks.step, longest = c->loop_limit ? c->loop_limit / 2 : d->size.k;
+    if (blocks >= (int64_t)c->threads && d->size.k <= longest)
         return;
     if (ordered) {
         s->dot_blocks.split = d->blocks > 1 && d->blocks <= max ? (uint32_t)d->kblock : 0;
         return;
     }
-    int64_t parts = (int64_t)c->threads * A_PROCESSOR / s->width / blocks;
+    int64_t parts = (int64_t)c->threads * A_PROCESSOR / s->width / blocks, needed = dot_parts(d->size.k, longest);
+    parts = parts > needed ? parts : needed;
     parts = parts < max ? parts : max;
     for (int64_t equal = parts; equal > 1 && 4 * equal >= 3 * parts; equal--)
         if (d->size.k % (equal * step) == 0) {
