@@ -142,8 +142,8 @@ static int64_t tile_vectors(const struct tiling *t)
 }
 
 /* Does it pay to pack columns that are adjacent already?  Yes for a B larger than the second-level cache: its rows are
- * on different pages, and many row tiles read each.  If all its rows begin at the same place of a page, and so meet in a
- * few sets of the caches, a smaller B and fewer rows are enough: A^T B of 256x1024x1024 takes 0.6 of the time.  Half
+ * on different pages, and many row tiles read each.  If all its rows begin at the same place of a page, and so meet in
+ * a few sets of the caches, a smaller B and fewer rows are enough: A^T B of 256x1024x1024 takes 0.6 of the time.  Half
  * floats are widened while they are packed, once for all row tiles, except for tiles of four vectors, which do not read
  * them often enough. */
 static bool packing_pays(const struct tiling *t)
