@@ -168,12 +168,11 @@ enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512, DOT_BLOCK_MULTIP
  *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
  *   With `pairs`, of bf16, a block is one chain of acc = DOT2(a, b, acc) (ir/math/prims.def) over products (0, 1),
  *   (2, 3), .. of the block, the first of a pair in the lower half; behind an odd number of products stands 0 * 0.
- *   That is the sum as processors with AVX512_BF16 compute it, at twice the rate of f32 (but those with AMX, at half
- *   of it: for these it is not written).  Elsewhere it would take
- *   several instructions a product, where a chain of fma takes one.  So numerics writes `pairs` where the device's
- *   code generator has such an instruction (caps.dot2), and the chain of fma elsewhere.  Which of the two is part of
- *   the node, of the graph's hash and of its text, and each is the same sum, to the bit, on every processor that is
- *   given it.  Device ref takes the order of device cpu, so that the two agree.
+ *   That is the sum as processors with AVX512_BF16 compute it, at twice the rate of f32; those with AMX at half of it.
+ *   Elsewhere it would take several instructions a product, where a chain of fma takes one.  So numerics writes `pairs`
+ *   where the device's code generator has such an instruction that is fast (caps.dot2), else the chain.  Which one is
+ *   part of the node, of the graph's hash and of its text, and each is the same sum, to the bit, on every processor
+ *   that is given it.  Device ref takes the order of device cpu, so that the two agree.
  * attention: for each query its unmasked keys, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A
  *   score is one ascending chain of fma over D from 0, then times scale.  Each block makes max' = the largest of max
  *   and its scores (at first -infinity; NaN if any is NaN), base = max', or 0 where that is -infinity, shrink =

@@ -339,7 +339,7 @@ static bool loop_emit(struct loop_kernel *b)
     kernel_take_symbols(k, &b->p->root->p->placeholders);
     k->extent = b->parts;
     val part = b->parts > 1 ? k_loop_in_order(k, LOOP_PARALLEL, b->parts)
-                                : k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, 1), 1);
+                            : k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, 1), 1);
     val length = ix_size(k, kernel_length(k, b->n->attr.region.length)), first = k_int(k, 0), end = length;
     if (!load_carried(b, part))
         return false;

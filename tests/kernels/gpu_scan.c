@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_BUFS = 8, BLOCKS = 4, PATIENCE = 60 /* seconds */ };
+enum { MAX_BUFS = 8, BLOCKS = 4, TIMEOUT_SECONDS = 60 };
 /* exact: of small integers, whose sums have no rounding error; special: NaN, infinities and zeros of both signs; any */
 enum data { EXACT, SPECIAL, ANY };
 static const struct scan_case {
@@ -53,7 +53,7 @@ static const struct scan_case {
     {OP_cumsum, KL_BF16, 1, 263, 2, 5, 3, EXACT},
     {OP_cumsum, KL_F32, 1, 4103, 64, 5, 1, ANY},
     {OP_cummin, KL_I16, 2, 520, 4, 5, 2, ANY},
-    /* one tile: nobody waits */
+    /* one tile: no block waits */
     {OP_cumsum, KL_F32, 2, 256, 16, 1, 1, EXACT},
 };
 enum { CASES = sizeof table / sizeof *table };
@@ -222,7 +222,7 @@ static pid_t begin_block(const struct subject *s, const struct gpu_module_code *
     pid_t child = fork();
     if (child)
         return child;
-    alarm(PATIENCE);
+    alarm(TIMEOUT_SECONDS);
     *m->grid = BLOCKS;
     *m->block = block;
     _exit(!gpu_block_run(m, s->info.threads, backwards, call, (void *)c));
