@@ -110,27 +110,18 @@ static bool loop_has_search(const struct emitter *m, val loop)
     return found;
 }
 
-/* The end of the loop or `if` that begins at v. */
-static val end_of(const struct emitter *m, val v)
-{
-    val end = v + 1;
-    while (m->k->inst[end].op != L_END || m->k->inst[end].a != v)
-        end++;
-    return end;
-}
-
 /* Is the loop in an `if` of a NaN, or is there one in the loop, beside products by fma?  That code is long and rare,
  * and the tiles' sums leave no registers for unrolled loads. */
 static bool loop_is_of_nan(const struct emitter *m, val loop)
 {
     const struct linst *n = m->k->inst;
-    val end = end_of(m, loop);
+    val end = kernel_end_of(m->k, loop);
     bool sums = false, found = false;
     for (val v = 0; v < m->k->ninst; v++) {
         const struct linst *x = &n[n[v].a];
         sums |= n[v].op == L_MMA && n[v].kind == MMA_CHAIN;
         bool is_nan = n[v].op == L_IF && x->op == L_OP(P_NE) && x->a == x->b;
-        found |= is_nan && v < end && (v > loop || end_of(m, v) > end);
+        found |= is_nan && v < end && (v > loop || kernel_end_of(m->k, v) > end);
     }
     return sums && found;
 }

@@ -424,18 +424,6 @@ static void open_loop(struct walker *w, val v)
 
 /* ---- unrolled loops: the body is emitted repeatedly ---- */
 
-static val end_of(const struct kernel *k, val loop)
-{
-    unsigned depth = 1;
-    val v = loop;
-    while (depth) {
-        const struct linst *i = &k->inst[++v];
-        depth += i->op == L_LOOP || i->op == L_IF;
-        depth -= i->op == L_END;
-    }
-    return v;
-}
-
 /* Starts the next iteration at the first instruction after the carries, or continues after the loop. */
 static val unrolled_iteration(struct walker *w, struct emit_scope *s, val end)
 {
@@ -458,7 +446,7 @@ static val unrolled_iteration(struct walker *w, struct emit_scope *s, val end)
 static val open_unrolled(struct walker *w, val v)
 {
     struct emit_scope *s = emit_push(w, v);
-    val end = end_of(w->m.k, v);
+    val end = kernel_end_of(w->m.k, v);
     s->iteration = (int64_t)w->m.k->inst[w->m.k->inst[v].a].imm;
     for (val c = v + 1; w->m.k->inst[c].op == L_CARRY; c++)
         emit_take(&w->m, c, &w->final[c], w->m.k->inst[c].a);

@@ -297,6 +297,14 @@ bool kernel_has_blocks(const struct kernel *k)
     return false;
 }
 
+val kernel_end_of(const struct kernel *k, val head)
+{
+    val end = head + 1;
+    while (k->inst[end].op != L_END || k->inst[end].a != head)
+        end++;
+    return end;
+}
+
 const char *kernel_needs_gpu(const struct kernel *k)
 {
     if (kernel_members(k) > 1)

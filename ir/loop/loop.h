@@ -319,6 +319,7 @@ bool kernel_phase(const struct kernel *k, struct phase *p);
 bool kernel_shares(const struct kernel *k, val first, val end);
 const char *kernel_needs_gpu(const struct kernel *k);   /* the first feature that needs a GPU; NULL: none */
 bool kernel_has_blocks(const struct kernel *k);         /* does it have a grid loop, whose threads run independently? */
+val kernel_end_of(const struct kernel *k, val head);    /* the END of a loop or if */
 /* Of a grid loop in order: the buffer of its words; nbuf: it publishes none. */
 uint32_t kernel_word_buffer(const struct kernel *k, val loop);
 

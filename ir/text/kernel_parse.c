@@ -472,6 +472,14 @@ static bool parse_schedule(struct kernel_reader *r)
     return ok;
 }
 
+/* "= value ["if" predicate]" of what stores. */
+static bool parse_assigned(struct kernel_reader *r, struct linst *i)
+{
+    bool ok = lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i->b) && parse_optional_clause(r, "if", &i->c);
+    i->dtype = r->k->inst[i->b].dtype;
+    return ok;
+}
+
 /* An instruction without a value, or a line of the kernel's head. */
 static bool effect_line(struct kernel_reader *r)
 {
@@ -492,14 +500,10 @@ static bool effect_line(struct kernel_reader *r)
     } else if (word_is(w, "atomic")) {
         i.op = L_ATOMIC;
         ok = parse_choice(r, &fold_words, "add, max or min", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) &&
-             lex_need(&r->l, ']', "']'") && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) &&
-                 parse_optional_clause(r, "if", &i.c);
-        i.dtype = r->k->inst[i.b].dtype;
+             lex_need(&r->l, ']', "']'") && parse_assigned(r, &i);
     } else if (word_is(w, "publish")) {
         i.op = L_PUBLISH;
-        ok = kernel_parse_element(r, &i.imm, &i.a) && lex_need(&r->l, ']', "']'") && lex_need(&r->l, '=', "'='") &&
-             kernel_parse_operand(r, &i.b) && parse_optional_clause(r, "if", &i.c);
-        i.dtype = r->k->inst[i.b].dtype;
+        ok = kernel_parse_element(r, &i.imm, &i.a) && lex_need(&r->l, ']', "']'") && parse_assigned(r, &i);
     } else if (word_is(w, "copy")) {
         i.op = next_is(r, "panel") ? L_COPY_PANEL : L_COPY;
         ok = i.op == L_COPY ? kernel_parse_copy(r, &i) : lex_need_word(&r->l, "panel") && kernel_parse_panel(r, &i);
@@ -513,9 +517,7 @@ static bool effect_line(struct kernel_reader *r)
         ok = true;
     } else if (word_is(w, "store")) {
         i.op = L_STORE;
-        ok = kernel_parse_place(r, &i) && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) &&
-            parse_optional_clause(r, "if", &i.c);
-        i.dtype = r->k->inst[i.b].dtype;
+        ok = kernel_parse_place(r, &i) && parse_assigned(r, &i);
     } else if (word_is(w, "next")) {
         i.op = L_NEXT;
         ok = kernel_parse_operand(r, &i.a) && lex_need(&r->l, ',', "','") && kernel_parse_operand(r, &i.b);

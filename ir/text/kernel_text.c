@@ -88,6 +88,14 @@ static void kernel_text_phase(const struct kernel_printer *p, const struct linst
     print_clause(p, "phases", i->b);
 }
 
+/* What an instruction stores, and where. */
+static void print_assignment(const struct kernel_printer *p, const struct linst *i)
+{
+    kernel_text_place(p, i);
+    print_clause(p, "=", i->b);
+    print_clause(p, "if", i->c);
+}
+
 /* Instructions without a value. */
 static bool print_effect(const struct kernel_printer *p, const struct linst *i)
 {
@@ -108,9 +116,7 @@ static bool print_effect(const struct kernel_printer *p, const struct linst *i)
         return true;
     case L_STORE:
         text_put(p->t, "store");
-        kernel_text_place(p, i);
-        print_clause(p, "=", i->b);
-        print_clause(p, "if", i->c);
+        print_assignment(p, i);
         return true;
     case L_PREFETCH:
         text_put(p->t, "prefetch %s", prefetch_words.v[i->kind]);
@@ -118,15 +124,11 @@ static bool print_effect(const struct kernel_printer *p, const struct linst *i)
         return true;
     case L_ATOMIC:
         text_put(p->t, "atomic %s", fold_words.v[i->kind]);
-        kernel_text_place(p, i);
-        print_clause(p, "=", i->b);
-        print_clause(p, "if", i->c);
+        print_assignment(p, i);
         return true;
     case L_PUBLISH:
         text_put(p->t, "publish");
-        kernel_text_place(p, i);
-        print_clause(p, "=", i->b);
-        print_clause(p, "if", i->c);
+        print_assignment(p, i);
         return true;
     case L_COPY:
         kernel_text_copy(p, i);
