@@ -6,7 +6,7 @@ struct eigen {
     const struct solve_matrices *x;
     int64_t n;       /* even */
     kl_tensor limit; /* [B]: elements up to it are zero */
-    kl_tensor next;  /* [n] */
+    struct solve_pairs pairs;
 };
 
 /* The diagonals of the four halves of a [n, n, B], [n / 2, B] each. */
@@ -16,15 +16,14 @@ static kl_tensor eigen_diagonal(kl_tensor a, int64_t row, int64_t column, int64_
     return kl_transpose(kl_diagonal(a, 0, 0, 1), 0, 1);
 }
 
-/* a with the diagonal d [n, B], and zeros between the elements of a pair that is rotated, [n / 2, B]. */
-static kl_tensor eigen_replace(kl_tensor a, int64_t n, kl_tensor d, kl_tensor rotate)
+/* a after a step: with the diagonal d [n, B], and zeros between the elements of a pair that was rotated. */
+static kl_tensor eigen_replace(const struct eigen *e, kl_tensor a, kl_tensor d, kl_tensor rotated)
 {
-    kl_tensor k = kl_arange(kl_device_of(a), KL_I32, n), i = kl_reshape(k, 3, (int64_t[]){n, 1, 1});
-    kl_tensor j = kl_reshape(k, 3, (int64_t[]){1, n, 1}), half = solve_number(k, (double)(n / 2));
-    kl_tensor pair = kl_or(kl_eq(kl_add(i, half), j), kl_eq(kl_add(j, half), i));
-    kl_tensor both[2] = {rotate, rotate}, rotated = kl_unsqueeze(kl_concat(2, both, 0), 1);
-    a = kl_where(kl_and(pair, rotated), solve_number(a, 0), a);
-    return kl_where(kl_eq(i, j), kl_unsqueeze(d, 1), a);
+    kl_tensor next = kl_reshape(e->pairs.next, 3, (int64_t[]){1, e->n, 1});
+    kl_tensor own = kl_reshape(e->pairs.next, 3, (int64_t[]){e->n, 1, 1});
+    kl_tensor other = kl_reshape(e->pairs.other, 3, (int64_t[]){e->n, 1, 1});
+    a = kl_where(kl_and(kl_eq(other, next), kl_unsqueeze(rotated, 1)), solve_number(a, 0), a);
+    return kl_where(kl_eq(own, next), kl_unsqueeze(d, 1), a);
 }
 
 /* in: the matrix, and the eigenvectors as columns, [n, n, B]; out: the same, and which pairs were rotated */
@@ -35,13 +34,12 @@ static kl_status eigen_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tens
     int64_t h = e->n / 2;
     kl_tensor a = in[0], p = eigen_diagonal(a, 0, 0, h), q = eigen_diagonal(a, h, h, h);
     kl_tensor r = eigen_diagonal(a, 0, h, h), rotate = kl_gt(kl_abs(r), e->limit);
-    struct solve_rotation x = solve_rotation(rotate, p, q, r);
+    struct solve_rotation x = solve_rotation(rotate, p, q, r, &e->pairs);
     kl_tensor move = kl_mul(x.t, kl_where(rotate, r, solve_number(r, 0)));
-    kl_tensor d[2] = {kl_sub(p, move), kl_add(q, move)};
-    a = solve_rotate(solve_rotate(a, 0, &x), 1, &x);
-    a = eigen_replace(a, e->n, kl_concat(2, d, 0), rotate);
-    out[0] = kl_take(kl_take(a, 0, e->next), 1, e->next);
-    out[1] = kl_take(solve_rotate(in[1], 1, &x), 1, e->next);
+    kl_tensor d = solve_moved(kl_sub(p, move), kl_add(q, move), &e->pairs);
+    a = solve_rotate(solve_rotate(a, 0, &x, &e->pairs), 1, &x, &e->pairs);
+    out[0] = eigen_replace(e, a, d, solve_moved(rotate, rotate, &e->pairs));
+    out[1] = solve_rotate(in[1], 1, &x, &e->pairs);
     out[2] = rotate;
     return KL_OK;
 }
@@ -70,7 +68,7 @@ static kl_status eigen_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor
     int64_t n = x->n, N = n + n % 2;
     kl_tensor a = in[0], poison = solve_poison(a);
     kl_tensor largest = kl_max(kl_abs(a), 2, (int[]){1, 2}, false); /* [B] */
-    struct eigen e = {.x = x, .n = N, .next = solve_next_pairs(x->device, N),
+    struct eigen e = {.x = x, .n = N, .pairs = solve_pairs(x->device, N),
                       .limit = kl_mul(largest, solve_number(a, solve_epsilon(x->dtype) / 16))};
     if (N > n)
         a = kl_pad(a, NULL, (int64_t[]){0, 1, 1}, 0);

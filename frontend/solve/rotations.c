@@ -1,11 +1,29 @@
 /* Jacobi's method: rotations of n / 2 pairs of rows or columns at once, which meet as in a tournament (Brent and Luk
  * 1985, "The solution of singular-value and symmetric eigenvalue problems on multiprocessor arrays").
  *
- * Pair i are the elements i and n / 2 + i; between steps all but the first element move.  Matrices have their batch
- * last, [rows, columns, B], so that processors compute several matrices at once. */
+ * Pair i are the elements i and n / 2 + i; after a step all but the first element move.  A rotation writes each element
+ * to where it moves, so that a step passes over an array once.  Matrices have their batch last, [rows, columns, B], so
+ * that processors compute several matrices at once. */
 #include "solve.h"
 
-struct solve_rotation solve_rotation(kl_tensor rotate, kl_tensor p, kl_tensor q, kl_tensor r)
+struct solve_pairs solve_pairs(kl_device device, int64_t n)
+{
+    int64_t half = n / 2;
+    kl_tensor k = kl_arange(device, KL_I32, n), one = solve_number(k, 1), h = solve_number(k, (double)half);
+    kl_tensor second = kl_where(kl_lt(k, solve_number(k, (double)n - 1)), kl_add(k, one), kl_sub(h, one));
+    kl_tensor from = kl_where(kl_lt(k, h), kl_sub(k, one), second);
+    from = kl_where(kl_eq(k, one), h, from);
+    from = kl_where(kl_eq(k, solve_number(k, 0)), k, from);
+    return (struct solve_pairs){from, kl_where(kl_lt(from, h), kl_add(from, h), kl_sub(from, h))};
+}
+
+kl_tensor solve_moved(kl_tensor first, kl_tensor second, const struct solve_pairs *pairs)
+{
+    return kl_take(kl_concat(2, (kl_tensor[]){first, second}, 0), 0, pairs->next);
+}
+
+struct solve_rotation solve_rotation(kl_tensor rotate, kl_tensor p, kl_tensor q, kl_tensor r,
+                                     const struct solve_pairs *pairs)
 {
     kl_tensor one = solve_number(p, 1), zero = solve_number(p, 0);
     kl_tensor twice = kl_mul(kl_where(rotate, r, one), solve_number(p, 2)), theta = kl_div(kl_sub(q, p), twice);
@@ -14,28 +32,13 @@ struct solve_rotation solve_rotation(kl_tensor rotate, kl_tensor p, kl_tensor q,
     t = kl_where(rotate, t, zero);
     c = kl_div(one, kl_sqrt(kl_add(kl_mul(t, t), one)));
     s = kl_mul(t, c);
-    return (struct solve_rotation){c, s, t};
+    return (struct solve_rotation){solve_moved(c, c, pairs), solve_moved(kl_neg(s), s, pairs), t};
 }
 
-kl_tensor solve_rotate(kl_tensor a, int axis, const struct solve_rotation *x)
+kl_tensor solve_rotate(kl_tensor a, int axis, const struct solve_rotation *x, const struct solve_pairs *pairs)
 {
-    int64_t dims[KL_MAX_RANK];
-    kl_shape(a, dims);
-    int64_t half = dims[axis] / 2;
-    kl_tensor first = kl_narrow(a, axis, 0, half), second = kl_narrow(a, axis, half, half);
-    kl_tensor c = kl_unsqueeze(x->c, 1 - axis), s = kl_unsqueeze(x->s, 1 - axis); /* [half, 1, B] or [1, half, B] */
-    kl_tensor parts[2] = {kl_sub(kl_mul(c, first), kl_mul(s, second)), kl_add(kl_mul(s, first), kl_mul(c, second))};
-    return kl_concat(2, parts, axis);
-}
-
-kl_tensor solve_next_pairs(kl_device device, int64_t n)
-{
-    int64_t half = n / 2;
-    kl_tensor k = kl_arange(device, KL_I32, n), one = solve_number(k, 1), h = solve_number(k, (double)half);
-    kl_tensor second = kl_where(kl_lt(k, solve_number(k, (double)n - 1)), kl_add(k, one), kl_sub(h, one));
-    kl_tensor from = kl_where(kl_lt(k, h), kl_sub(k, one), second);
-    from = kl_where(kl_eq(k, one), h, from);
-    return kl_where(kl_eq(k, solve_number(k, 0)), k, from);
+    kl_tensor c = kl_unsqueeze(x->c, 1 - axis), s = kl_unsqueeze(x->s, 1 - axis); /* [n, 1, B] or [1, n, B] */
+    return kl_add(kl_mul(c, kl_take(a, axis, pairs->next)), kl_mul(s, kl_take(a, axis, pairs->other)));
 }
 
 struct sweeps { kl_region_fn *step; void *ctx; int64_t n; };

@@ -52,13 +52,19 @@ kl_tensor solve_identity(const struct solve_matrices *x, int64_t n);
 
 /* ---- rotations.c ---- */
 
-/* The cosine and sine of the rotations that make r zero between p and q, and the tangent; 1, 0 and 0 elsewhere. */
+/* Elements [n] for kl_take: those that come to each position after a step, and what they are paired with in it.  After
+ * n - 1 steps each element has been paired with each other one. */
+struct solve_pairs { kl_tensor next, other; };
+struct solve_pairs solve_pairs(kl_device device, int64_t n);
+/* Both halves of axis 0, each element where it is after a step. */
+kl_tensor solve_moved(kl_tensor first, kl_tensor second, const struct solve_pairs *pairs);
+/* The rotations that make r zero between p and q, where `rotate` is true: the factors of each element and of its pair,
+ * [n, B], and the tangents [n / 2, B]; 1, 0 and 0 elsewhere. */
 struct solve_rotation { kl_tensor c, s, t; };
-struct solve_rotation solve_rotation(kl_tensor rotate, kl_tensor p, kl_tensor q, kl_tensor r);
-/* The first half of an axis by c, less the second by s; behind it the first by s and the second by c. */
-kl_tensor solve_rotate(kl_tensor a, int axis, const struct solve_rotation *x);
-/* Positions [n] for kl_take: after n - 1 exchanges each element of the first half has met each of the second. */
-kl_tensor solve_next_pairs(kl_device device, int64_t n);
+struct solve_rotation solve_rotation(kl_tensor rotate, kl_tensor p, kl_tensor q, kl_tensor r,
+                                     const struct solve_pairs *pairs);
+/* Rotates the pairs of an axis, and moves them. */
+kl_tensor solve_rotate(kl_tensor a, int axis, const struct solve_rotation *x, const struct solve_pairs *pairs);
 /* Rotates until n - 1 steps in a row had nothing to rotate.  step: in[0..3) are two arrays and a number for it. */
 void solve_sweeps(kl_region_fn *step, void *ctx, int64_t n, kl_tensor *arrays);
 

@@ -8,7 +8,7 @@
 struct svd {
     int64_t n; /* even */
     double limit;
-    kl_tensor next;
+    struct solve_pairs pairs;
 };
 
 static kl_tensor svd_dot(kl_tensor a, kl_tensor b) { return kl_sum(kl_mul(a, b), 1, (int[]){0}, false); }
@@ -23,9 +23,9 @@ static kl_status svd_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor
     kl_tensor p = svd_dot(left, left), q = svd_dot(right, right), r = svd_dot(left, right); /* [h, B] */
     kl_tensor limit = kl_mul(kl_mul(kl_sqrt(p), kl_sqrt(q)), solve_number(p, s->limit));
     kl_tensor rotate = kl_gt(kl_abs(r), limit);
-    struct solve_rotation x = solve_rotation(rotate, p, q, r);
-    out[0] = kl_take(solve_rotate(in[0], 1, &x), 1, s->next);
-    out[1] = kl_take(solve_rotate(in[1], 1, &x), 1, s->next);
+    struct solve_rotation x = solve_rotation(rotate, p, q, r, &s->pairs);
+    out[0] = solve_rotate(in[0], 1, &x, &s->pairs);
+    out[1] = solve_rotate(in[1], 1, &x, &s->pairs);
     out[2] = rotate;
     return KL_OK;
 }
@@ -43,7 +43,7 @@ static kl_tensor svd_columns(kl_tensor a, kl_tensor order)
 static void svd_square(const struct solve_matrices *x, int64_t n, kl_tensor a, kl_tensor *out)
 {
     int64_t N = n + n % 2;
-    struct svd s = {.n = N, .next = solve_next_pairs(x->device, N),
+    struct svd s = {.n = N, .pairs = solve_pairs(x->device, N),
                     .limit = 4 * solve_epsilon(x->dtype) * sqrt((double)n)};
     if (N > n)
         a = kl_pad(a, NULL, (int64_t[]){0, 0, 1}, 0);
