@@ -1,7 +1,7 @@
 /* The exponential of a matrix: Pade approximants of a^(2^-s), squared s times (Higham 2005, "The scaling and squaring
  * method for the matrix exponential revisited"), degree 13 in f64, 7 in f32.  The gradient is the upper right block of
  * the exponential of [[a^T, g], [0, a^T]] (Najfeld and Havel 1995). */
-#include "solve.h"
+#include "lapack.h"
 
 static const double coefficients_13[] = {
     64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000, 10559470521600,
@@ -19,8 +19,12 @@ static kl_tensor expm_sum(const double *c, int first, int n, const kl_tensor *p)
     return sum;
 }
 
+/* x with a x = b */
+typedef kl_tensor expm_divide(kl_tensor a, kl_tensor b);
+struct expm { const struct solve_matrices *x; expm_divide *divide; };
+
 /* The approximant of a matrix whose norm is small enough. */
-static kl_tensor expm_pade(kl_tensor a, kl_tensor one)
+static kl_tensor expm_pade(kl_tensor a, kl_tensor one, expm_divide *divide)
 {
     bool f64 = kl_dtype_of(a) == KL_F64;
     const double *c = f64 ? coefficients_13 : coefficients_7;
@@ -33,7 +37,7 @@ static kl_tensor expm_pade(kl_tensor a, kl_tensor one)
         odd = kl_add(odd, kl_matmul(sixth, expm_sum(c + 6, 3, 8, q)));
     }
     odd = kl_matmul(a, odd);
-    return kl_solve(kl_sub(even, odd), kl_add(even, odd));
+    return divide(kl_sub(even, odd), kl_add(even, odd));
 }
 
 static kl_status squaring_continue(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
@@ -53,7 +57,7 @@ static kl_status squaring_step(void *ctx, const kl_tensor *in, int64_t nin, kl_t
     return KL_OK;
 }
 
-static kl_tensor expm_record(kl_tensor a)
+static kl_tensor expm_record(kl_tensor a, expm_divide *divide)
 {
     bool f64 = kl_dtype_of(a) == KL_F64;
     int64_t dims[KL_MAX_RANK];
@@ -63,37 +67,49 @@ static kl_tensor expm_record(kl_tensor a)
     kl_tensor s = kl_ceil(kl_log2(kl_div(norm, solve_number(a, f64 ? 5.371920351148152 : 3.925724783138660))));
     s = kl_where(kl_and(kl_gt(s, solve_number(s, 0)), kl_is_finite(s)), s, solve_number(s, 0));
     kl_tensor scaled = kl_mul(a, kl_unsqueeze(kl_unsqueeze(kl_exp2(kl_neg(s)), -1), -1));
-    kl_tensor times = kl_cast(s, KL_I32), in[2] = {expm_pade(scaled, one), kl_const(kl_device_of(a), KL_I32, 0)};
+    kl_tensor times = kl_cast(s, KL_I32);
+    kl_tensor first = expm_pade(scaled, one, divide), in[2] = {first, solve_number(times, 0)};
     kl_while(squaring_continue, squaring_step, &times, 2, in, out);
     return out[0];
 }
 
 static kl_status expm_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
-    (void)ctx, (void)nin, (void)nout;
-    out[0] = expm_record(in[0]);
+    (void)nin, (void)nout;
+    out[0] = expm_record(in[0], ((const struct expm *)ctx)->divide);
     return KL_OK;
 }
 
 /* in: a, its exponential, the gradient */
 static kl_status expm_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
-    const struct solve_matrices *x = ctx;
+    const struct expm *e = ctx;
+    const struct solve_matrices *x = e->x;
     (void)nin, (void)nout;
     kl_tensor t = solve_transposed(in[0]), zero = kl_zeros(x->device, x->dtype, 3, (int64_t[]){x->B, x->n, x->n});
     kl_tensor above = kl_concat(2, (kl_tensor[]){t, in[2]}, 2), below = kl_concat(2, (kl_tensor[]){zero, t}, 2);
-    kl_tensor both = expm_record(kl_concat(2, (kl_tensor[]){above, below}, 1));
+    kl_tensor both = expm_record(kl_concat(2, (kl_tensor[]){above, below}, 1), e->divide);
     out[0] = kl_narrow(kl_narrow(both, 1, 0, x->n), 2, x->n, x->n);
     return KL_OK;
 }
 
-kl_tensor kl_expm(kl_tensor a)
+static kl_tensor expm_by(const char *op, expm_divide *divide, kl_tensor a)
 {
     struct solve_matrices x;
+    struct expm e = {&x, divide};
     kl_tensor out = kl_none;
-    if (!solve_begin("expm", &a, true, &x))
+    if (!solve_begin(op, &a, true, &x))
         return kl_poison();
     if (x.B && x.n)
-        kl_custom_grad(expm_fn, expm_backward, &x, 1, &a, 1, &out);
+        kl_custom_grad(expm_fn, expm_backward, &e, 1, &a, 1, &out);
     return solve_end(solve_result(&x, out.id ? out : a), 0, NULL);
+}
+
+kl_tensor kl_expm(kl_tensor a) { return expm_by("expm", kl_solve, a); }
+
+kl_tensor kl_lapack_expm(kl_tensor a)
+{
+    if (!lapack_ready("lapack_expm", NULL) || !lapack_fits("lapack_expm", a))
+        return kl_poison();
+    return expm_by("lapack_expm", kl_lapack_solve, a);
 }

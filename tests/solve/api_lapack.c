@@ -44,6 +44,18 @@ static void same_as_own(int m, int n, kl_dtype dtype)
     alike(kl_lapack_cholesky(sq), kl_cholesky(sq), tolerance, __LINE__);
     kl_tensor skew = kl_add(sq, kl_triu(sq, 1)), right = kl_concat(2, (kl_tensor[]){b, sq}, 2);
     alike(kl_lapack_solve(skew, right), kl_solve(skew, right), tolerance, __LINE__);
+    alike(kl_lapack_inverse(skew), kl_inverse(skew), tolerance, __LINE__);
+    kl_tensor det = kl_mul(kl_mul_scalar(skew, 1.0 / 64), kl_ones(dev, dtype, 0, NULL)), log[2];
+    alike(kl_lapack_det(det), kl_det(det), tolerance, __LINE__);
+    alike(kl_lapack_slogdet(skew, &log[0]), kl_slogdet(skew, &log[1]), tolerance, __LINE__);
+    alike(log[0], log[1], tolerance, __LINE__);
+    u[0] = kl_qr(a, &t[0]), u[1] = kl_lapack_qr(a, &t[1]);
+    alike(u[1], u[0], tolerance, __LINE__);
+    alike(t[1], t[0], tolerance, __LINE__);
+    kl_tensor side = kl_narrow(sq, 2, 0, m > 3 ? 3 : m);
+    alike(kl_lapack_lstsq(a, side), kl_lstsq(a, side, 0), tolerance, __LINE__);
+    kl_tensor few = kl_mul_scalar(kl_div(skew, kl_max(kl_abs(skew), 3, (int[]){0, 1, 2}, true)), 2);
+    alike(kl_lapack_expm(few), kl_expm(few), tolerance, __LINE__);
     OK(kl_scope_end());
 }
 
@@ -53,16 +65,34 @@ static void special(void)
     SHAPE(l, 2, 0);
     SHAPE(kl_lapack_solve(none, kl_zeros(dev, KL_F64, D(2, 0, 3))), 2, 0, 3);
     SHAPE(kl_lapack_svd(kl_zeros(dev, KL_F64, D(2, 0, 3)), &s, &t), 2, 0, 0);
+    SHAPE(kl_lapack_qr(kl_zeros(dev, KL_F64, D(2, 0, 3)), &t), 2, 0, 0);
+    SHAPE(kl_lapack_lstsq(kl_zeros(dev, KL_F64, D(2, 0, 3)), kl_zeros(dev, KL_F64, D(2, 0, 1))), 2, 3, 1);
+    NEAR_LIST(kl_lapack_det(none), 0, 1, 1);
     kl_tensor a = f64(D(2, 2, 2), (double[]){2, 1, 1, 2, 1, NAN, NAN, 1});
     NEAR_LIST(kl_lapack_eigh(a, &v), 1e-14, 1, 3, NAN, NAN);
     kl_lapack_svd(a, &s, &t);
     NEAR_LIST(s, 1e-14, 3, 1, NAN, NAN);
     NEAR_LIST(kl_lapack_cholesky(f64(D(2, 2, 2), (double[]){4, 2, 2, 2, 1, 2, 2, 1})), 1e-14, 2, 0, 1, 1, NAN, NAN, NAN,
               NAN);
+    NEAR_LIST(kl_lapack_inverse(a), 1e-14, 2.0 / 3, -1.0 / 3, -1.0 / 3, 2.0 / 3, NAN, NAN, NAN, NAN);
+    NEAR_LIST(kl_lapack_inverse(f64(D(2, 2), (double[]){1, 1, 1, 1})), 0, NAN, NAN, NAN, NAN);
+    NEAR_LIST(kl_lapack_slogdet(a, &v), 1e-14, 1, NAN);
+    NEAR_LIST(v, 1e-14, log(3), NAN);
+    NEAR_LIST(kl_lapack_slogdet(f64(D(2, 2), (double[]){1, 1, 1, 1}), &v), 0, 0);
+    NEAR_LIST(v, 0, -INFINITY);
+    NEAR_LIST(kl_lapack_det(a), 1e-14, 3, NAN);
+    NEAR_LIST(kl_lapack_qr(a, &t), 1e-14, -2 / sqrt(5), -1 / sqrt(5), -1 / sqrt(5), 2 / sqrt(5), NAN, NAN, NAN, NAN);
+    NEAR_LIST(kl_lapack_lstsq(f64(D(2, 1), (double[]){NAN, 0}), f64(D(2, 1), (double[]){1, 2})), 0, NAN);
     NEAR_LIST(kl_lapack_solve(f64(D(1, 1), (double[]){0}), f64(D(1, 1), (double[]){3})), 0, INFINITY);
     kl_tensor tall = kl_zeros(dev, KL_F32, D(3, 2));
     REFUSED(kl_lapack_eigh(tall, NULL), KL_ERR_SHAPE, "lapack_eigh: needs [...,n,n], got [3,2]");
     REFUSED(kl_lapack_solve(a, none), KL_ERR_SHAPE, "lapack_solve: the right side must be [...,2,k]");
+    REFUSED(kl_lapack_inverse(tall), KL_ERR_SHAPE, "lapack_inverse: needs [...,n,n], got [3,2]");
+    REFUSED(kl_lapack_det(tall), KL_ERR_SHAPE, "lapack_det: needs [...,n,n], got [3,2]");
+    REFUSED(kl_lapack_expm(tall), KL_ERR_SHAPE, "lapack_expm: needs [...,n,n], got [3,2]");
+    REFUSED(kl_lapack_slogdet(a, NULL), KL_ERR_ARGUMENT, "lapack_slogdet: logarithm is NULL");
+    REFUSED(kl_lapack_qr(a, NULL), KL_ERR_ARGUMENT, "lapack_qr: r is NULL");
+    REFUSED(kl_lapack_lstsq(a, none), KL_ERR_SHAPE, "lapack_lstsq: the right side must be [...,2,k]");
     REFUSED(kl_lapack_svd(a, &s, NULL), KL_ERR_ARGUMENT, "lapack_svd: vt is NULL");
     kl_tensor huge = kl_zeros(dev, KL_F32, D(1, 40000));
     REFUSED(kl_lapack_svd(huge, &s, &t), KL_ERR_SHAPE, "matrices of 1 by 40000; LAPACK takes up to 32766");
@@ -88,6 +118,25 @@ static kl_tensor g_cholesky(kl_tensor x)
 {
     return kl_lapack_cholesky(kl_add(kl_matmul(x, kl_transpose(x, 1, 2)), kl_eye(dev, KL_F64, 3, 3)));
 }
+
+static kl_tensor g_inverse(kl_tensor x) { return kl_lapack_inverse(spread(x)); }
+static kl_tensor g_det(kl_tensor x)
+{
+    kl_tensor log, sign = kl_lapack_slogdet(spread(x), &log);
+    return joined(kl_lapack_det(kl_mul_scalar(spread(x), 0.25)), kl_mul(sign, log));
+}
+static kl_tensor g_qr(kl_tensor x)
+{
+    kl_tensor r, q = kl_lapack_qr(spread(x), &r);
+    return joined(q, r);
+}
+static kl_tensor g_lstsq(kl_tensor x)
+{
+    int64_t d[KL_MAX_RANK];
+    kl_shape(x, d);
+    return kl_lapack_lstsq(spread(kl_narrow(x, 1, 0, d[1] - 2)), kl_narrow(x, 1, d[1] - 2, 2));
+}
+static kl_tensor g_expm(kl_tensor x) { return kl_lapack_expm(x); }
 
 static void symbolic(void)
 {
@@ -116,6 +165,14 @@ static void test(kl_device device)
     GRADIENT(g_svd, 2, 4, 2);
     GRADIENT(g_solve, 4, 6);
     GRADIENT(g_cholesky, 2, 3, 3);
+    GRADIENT(g_inverse, 2, 3, 3);
+    GRADIENT(g_det, 2, 3, 3);
+    GRADIENT(g_qr, 2, 4, 2);
+    GRADIENT(g_qr, 2, 2, 3);
+    GRADIENT(g_lstsq, 4, 4);
+    GRADIENT(g_lstsq, 3, 5);
+    GRADIENT(g_lstsq, 2, 6);
+    GRADIENT(g_expm, 2, 3, 3);
     symbolic();
     OK(kl_scope_end());
 }
