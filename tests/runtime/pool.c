@@ -277,9 +277,40 @@ static bool child_works(void)
     return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
 }
 
+static void *hold_number(void *ctx)
+{
+    pthread_barrier_wait(ctx);
+    return NULL;
+}
+
+/* Starts the pool's workers.  qemu-user numbers the threads that a child of fork starts from 1 again, and fails its own
+ * assertion where a worker of the parent has that number: there the workers have numbers above those of threads that
+ * have ended. */
+static void start_workers(void)
+{
+    enum { HELD = 8 };
+    const char *emulator = getenv("KILN_TEST_EMULATOR");
+    pthread_t thread[HELD];
+    pthread_barrier_t held;
+    if (!emulator || !*emulator) {
+        pool_set_threads(3);
+        return;
+    }
+    pthread_barrier_init(&held, NULL, HELD + 1);
+    pool_set_threads(1);
+    for (int i = 0; i < HELD; i++)
+        pthread_create(&thread[i], NULL, hold_number, &held);
+    pool_set_threads(3);
+    check(sum_is_right(1000, 1), "workers start");
+    pthread_barrier_wait(&held);
+    for (int i = 0; i < HELD; i++)
+        pthread_join(thread[i], NULL);
+    pthread_barrier_destroy(&held);
+}
+
 static void test_fork(void)
 {
-    pool_set_threads(3);
+    start_workers();
     check(sum_is_right(1000, 1) && child_works(), "a child has a pool of its own");
     pthread_t thread;
     atomic_store(&stop, false);
