@@ -40,9 +40,9 @@ static size_t class_bytes(uint32_t cls) { return (size_t)(SMALLEST / 4) * (4 + c
 
 static uint32_t class_of(size_t bytes)
 {
-    uint32_t power = 0;
-    while ((size_t)SMALLEST << (power + 1) <= bytes) power++;
-    uint32_t cls = 4 * power;
+    enum { SMALLEST_BIT = 8 };
+    _Static_assert(SMALLEST == 1 << SMALLEST_BIT, "the smallest class");
+    uint32_t cls = bytes < SMALLEST ? 0 : 4 * (63 - (uint32_t)__builtin_clzll(bytes) - SMALLEST_BIT);
     while (class_bytes(cls) < bytes) cls++;
     return cls;
 }

@@ -3,7 +3,7 @@
  * one. */
 #include "runtime/runtime.h"
 
-static _Thread_local const struct cancellation *here;
+static THREAD_LOCAL const struct cancellation *here;
 
 void cancellation_here(const struct cancellation *c) { here = c; }
 const struct cancellation *cancellation_current(void) { return here; }

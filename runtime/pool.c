@@ -67,25 +67,40 @@ static pthread_rwlock_t host_lock = PTHREAD_RWLOCK_INITIALIZER;
 static atomic_uint host_threads;           /* a copy of host.threads */
 static atomic_bool may_spin;               /* false with more workers than processors: spinning would only delay them */
 
-/* ---- floating point: round to nearest, denormals kept, exceptions masked ---- */
+/* ---- floating point: round to nearest, denormals kept, exceptions masked ----
+ * Each write of the register, which drains the pipeline, takes as long as a quarter of a product of 16x16x16; it mostly
+ * has these bits already. */
 #if defined(__SSE__)
 typedef unsigned fp_env;
 static fp_env fp_enter(void)
 {
+    enum { DEFAULT = 0x1f80, FLAGS = 0x3f }; /* flags: exceptions that have happened */
     fp_env old = _mm_getcsr();
-    _mm_setcsr(0x1f80);
+    if ((old & ~(unsigned)FLAGS) != DEFAULT) _mm_setcsr(DEFAULT);
     return old;
 }
-static void fp_leave(fp_env old) { _mm_setcsr(old); }
+static void fp_leave(fp_env old) /* the caller's flags, too */
+{
+    if (_mm_getcsr() != old) _mm_setcsr(old);
+}
 #elif defined(__aarch64__)
 typedef uint64_t fp_env;
-static void fp_leave(fp_env env) { __asm__ volatile("msr fpcr, %0" : : "r"(env)); }
+static void fp_set(fp_env env) { __asm__ volatile("msr fpcr, %0" : : "r"(env)); }
+static fp_env fp_get(void)
+{
+    fp_env env;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(env));
+    return env;
+}
 static fp_env fp_enter(void)
 {
-    fp_env old;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(old));
-    fp_leave(0);
+    fp_env old = fp_get();
+    if (old) fp_set(0);
     return old;
+}
+static void fp_leave(fp_env old)
+{
+    if (fp_get() != old) fp_set(old);
 }
 #else
 typedef fenv_t fp_env;
@@ -102,15 +117,16 @@ static void fp_leave(fp_env old) { fesetenv(&old); }
 /* The number of shares that a part is cut into. */
 static unsigned shares_of(const struct pool_part *part, unsigned max)
 {
-    int64_t worth = part->grain > 0 ? part->extent / part->grain : 1;
     if (part->extent <= 0) return 0;
+    if (max == 1) return 1; /* without a division, which a small kernel would notice */
+    int64_t worth = part->grain > 0 ? part->extent / part->grain : 1;
     return worth >= max ? max : worth > 1 ? (unsigned)worth : 1;
 }
 
 /* The iterations of a part that are a worker's share, if it has one. */
 static void find_share(const struct pool_part *part, unsigned shares, unsigned worker, int64_t *begin, int64_t *end)
 {
-    int64_t each = part->extent / shares, rest = part->extent % shares;
+    int64_t each = shares == 1 ? part->extent : part->extent / shares, rest = part->extent - each * shares;
     *begin = worker * each + (worker < rest ? worker : rest);
     *end = *begin + each + (worker < rest);
 }

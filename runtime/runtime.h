@@ -3,6 +3,14 @@
 #define KILN_RUNTIME_H
 #include "runtime/profile/profile.h"
 
+/* Thread-local, and found without a call.  This TLS model makes all thread-local data of the library static, and a host
+ * that opens the library at run time has few bytes of static TLS left: tests/exports.sh allows 64. */
+#if defined(__GNUC__) && defined(__ELF__)
+#define THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
+
 /* ---- fork.c: locks at a fork, in nesting order ---- */
 extern const struct fork_part accelerators_fork, async_fork, background_fork, buffer_fork, cache_fork, log_fork,
     schedules_fork, timeline_fork, tuned_fork;       /* each is defined beside its lock */

@@ -152,6 +152,7 @@ static struct settings {             /* all but the atomics under the lock */
     bool configured;
     uint64_t seed, given;            /* seed: start of its sequence; given: number of seeds taken from it */
     struct err first;                /* the first error in work that was submitted */
+    _Atomic(bool) failed;            /* there is one */
 } settings[DEVICE_END];
 
 unsigned kl_device_dtype_usage(kl_device d, kl_dtype dtype)
@@ -288,8 +289,10 @@ static void submit_pending(int device)
 {
     struct err e;
     e.code = KL_OK;
-    if (!deferred_compute_device(device, &e) && !settings[device].first.code)
+    if (!deferred_compute_device(device, &e) && !settings[device].first.code) {
         settings[device].first = e;
+        atomic_store(&settings[device].failed, true);
+    }
 }
 
 kl_status kl_flush(kl_device d)
@@ -311,12 +314,16 @@ kl_status kl_sync(kl_device d)
         return KL_ERR_DEVICE;
     struct err e, late;
     struct accelerator *a = accelerator_get(i);
-    late.code = KL_OK;
-    front_lock();
-    submit_pending(i);
-    e = settings[i].first;
-    settings[i].first.code = KL_OK;
-    front_unlock();
+    late.code = e.code = KL_OK;
+    if (!deferred_is_settled() || atomic_load(&settings[i].failed)) {
+        front_lock();
+        submit_pending(i);
+        if (settings[i].first.code) /* else its text is not copied */
+            e = settings[i].first;
+        settings[i].first.code = KL_OK;
+        atomic_store(&settings[i].failed, false);
+        front_unlock();
+    }
     if (a && !accelerator_finish(a, &late) && !e.code) {
         if (late.code == KL_ERR_CANCELLED)
             return report(t, late.code, "sync: %s", late.msg);

@@ -29,6 +29,7 @@ static struct deferred now, spare;
 static uint32_t attached = NO_ENTRY;     /* handles with a node, linked by next and prev */
 static uint32_t limit = LIMIT, after_last;  /* collect above `limit`; `after_last`: nodes left by the last collection */
 static size_t pinned_limit = PINNED_LIMIT;
+static atomic_bool unsettled;              /* see deferred_is_settled */
 
 static bool deferred_make_room(struct deferred *a, uint32_t nodes)
 {
@@ -59,6 +60,8 @@ static void deferred_map_insert(struct deferred *a, ref r, struct buffer *b)
     a->known[r] = buffer_ref(b);
     a->pinned += b->bytes;
     a->borrowed += b->release != NULL;
+    if (b->release)
+        atomic_store_explicit(&unsettled, true, memory_order_relaxed);
 }
 
 static bool is_derived(ref r)
@@ -91,6 +94,7 @@ void deferred_bind(struct entry *x, ref r)
     if (attached != NO_ENTRY)
         entry_at(attached)->prev = x->index;
     attached = x->index;
+    atomic_store_explicit(&unsettled, true, memory_order_relaxed);
     if (x->requires_grad)
         now.track[r] |= ORIGIN;
 }
@@ -516,12 +520,22 @@ static void drop_history(void)
     }
 }
 
+bool deferred_is_settled(void)
+{
+    return !atomic_load_explicit(&unsettled, memory_order_relaxed);
+}
+
 bool deferred_compute_device(int device, struct err *e)
 {
     uint32_t n = 0, all = 0;
+    if (attached == NO_ENTRY) {
+        bool ok = deferred_compute(NULL, 0, e);
+        atomic_store_explicit(&unsettled, now.borrowed != 0, memory_order_relaxed);
+        return ok;
+    }
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
         all++;
-    kl_tensor *h = mem_alloc((all + 1) * sizeof *h);
+    kl_tensor *h = mem_alloc(all * sizeof *h);
     if (!h)
         return err_set(e, KL_ERR_MEMORY, "out of memory");
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)

@@ -228,7 +228,9 @@ static size_t append_part(size_t *size, size_t bytes)
     return at;
 }
 
-static void *step_make_room(struct step_run *r)
+enum { SMALL_ROOM = 512 };       /* bytes; so much is on the stack */
+
+static void *step_make_room(struct step_run *r, char *small)
 {
     const struct graph *g = r->s->g;
     size_t size = 0, bound = append_part(&size, g->state.n * sizeof *r->l.bound),
@@ -238,7 +240,7 @@ static void *step_make_room(struct step_run *r)
            slot = append_part(&size, (g->slot.n + (g->symbols ? g->symbols->n : 0)) * sizeof *r->slot),
            actual = append_part(&size, g->symbols ? g->input.n * sizeof *r->actual : 0),
            kept = append_part(&size, r->s->nkept * sizeof *r->kept);
-    char *p = atomic_exchange(&((kl_step *)r->s)->room, NULL);
+    char *p = size <= SMALL_ROOM ? small : atomic_exchange(&((kl_step *)r->s)->room, NULL);
     p = p ? memset(p, 0, size) : mem_alloc(size);
     if (!p)
         return NULL;
@@ -364,9 +366,10 @@ static bool step_execute(struct step_run *r, const kl_tensor *in, kl_tensor *out
     bool ok = taken;
     if (ok) {
         front_unlock();
-        const struct exec *x = exec_pick(s->exec, r->slot, e);
+        const struct exec *x = s->exec->variants ? exec_pick(s->exec, r->slot, e) : s->exec;
         ok = x && exec_run_checked(x, s->g, r->input, r->l.state, r->l.exclusive, r->slot, r->l.out, e);
-        exec_unref(x);
+        if (s->exec->variants)
+            exec_unref(x);
         if (!ok)
             custom_locate(s->g, e);
         front_lock();
@@ -422,12 +425,14 @@ kl_status kl_step_run(const kl_step *s, int64_t n, const kl_tensor *in, int64_t 
     struct err e;
     e.code = KL_OK;
     struct step_run r = {.s = s};
+    _Alignas(16) char small[SMALL_ROOM];
     void *room = NULL;
     int64_t began = span_begin();
     bool ok = counts_fit(s, n, in, nslots, slots, nout, out, &e) &&
-              ((room = step_make_room(&r)) || err_set(&e, KL_ERR_MEMORY, "out of memory")) &&
+              ((room = step_make_room(&r, small)) || err_set(&e, KL_ERR_MEMORY, "out of memory")) &&
               set_slots(&r, nslots, slots, &e) && step_execute(&r, in, out, &e);
-    mem_free(room ? atomic_exchange(&((kl_step *)s)->room, room) : NULL);
+    if (room && room != small)
+        mem_free(atomic_exchange(&((kl_step *)s)->room, room));
     span_end(SPAN_STEP, s->g->name, began);
     return ok ? KL_OK : report(t, e.code, "step_run: step \"%s\": %s", s->g->name, e.msg);
 }

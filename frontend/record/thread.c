@@ -8,13 +8,7 @@ static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
 static struct buffer **due; /* borrowed buffers to release when the lock is free; guarded by it */
 static uint32_t ndue, due_cap;
 
-#if defined(__GNUC__) && defined(__ELF__)
-/* Found without a call.  This TLS model makes all thread-local data of the library static, and a host that opens the
- * library at run time has few bytes of static TLS left: tests/exports.sh allows 64. */
-static _Thread_local struct thread *self __attribute__((tls_model("initial-exec")));
-#else
-static _Thread_local struct thread *self;
-#endif
+static THREAD_LOCAL struct thread *self;
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool key_works;
@@ -102,6 +96,7 @@ static _Thread_local bool begin_refused; /* kl_trace_begin, for the same reason 
 
 void thread_remember_begin(void) { begin_refused = true; }
 
+static struct thread *make_self(void) __attribute__((noinline, cold));
 static struct thread *make_self(void)
 {
     static _Thread_local bool failed; /* an error for which there was no memory */

@@ -20,6 +20,8 @@ bool deferred_marked(const bool *reach, struct handle_list *out);
 bool deferred_compute(const kl_tensor *h, uint32_t n, struct err *e);
 /* all lazy handles of the device, one by one after a failure */
 bool deferred_compute_device(int device, struct err *e);
+/* Has deferred_compute_device found nothing to do, and no handle got a node since?  Needs no lock. */
+bool deferred_is_settled(void);
 void deferred_collect(void);                       /* frees nodes that no handle can reach */
 void deferred_limit(void);                         /* limits the graph's size; called before an op is recorded */
 

@@ -1,7 +1,7 @@
 /* Profiles: each thread has one, which the executor fills. */
 #include "runtime/runtime.h"
 
-static _Thread_local struct profile *current;
+static THREAD_LOCAL struct profile *current;
 
 void profile_here(struct profile *p) { current = p; }
 struct profile *profile_current(void) { return current; }

@@ -12,7 +12,6 @@ struct run {
     const int64_t *offset;        /* per value of program.layout: its offset in the arena; NULL: there is none */
     int64_t arena;                /* with a layout: bytes of the arena */
     int64_t *extent;              /* per kernel: iterations for the symbols' values; NULL: the program has no symbols */
-    struct buffer *memory[MAX_DEVICES]; /* by device; the host's also has the tables and the scratch */
     char *scratch;                /* of worker 0; those of the others follow at intervals of worker_bytes */
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
@@ -31,6 +30,10 @@ struct run {
     uint32_t started, ended;
     atomic_bool async_failed;     /* one of them failed: those after it do nothing */
     struct times *times;          /* its times if the timeline is on, else NULL */
+    char *home;                   /* the run's own memory on its home device (executor.c) */
+    /* Without devices that have drivers, only memory[] of the run's devices is set: to clear all takes as long as a
+     * small kernel. */
+    struct buffer *memory[MAX_DEVICES]; /* by device; the host's also has the tables and the scratch */
     /* for devices with drivers: scratch passed as an argument, the runtime scalars */
     struct buffer *work[DEVICE_END], *slots[DEVICE_END];
 };

@@ -2,7 +2,8 @@
  * kernels without barriers between them are one job.
  *
  * A run uses one pooled buffer besides its outputs: the program's arena, then for each worker its scratch and the table
- * of its kernel's arguments. (Arenas of further devices are separate buffers.) So concurrent runs of one program share
+ * of its kernel's arguments; if these are small, they are on its stack. (Arenas of further devices are separate
+ * buffers.) So concurrent runs of one program share
  * nothing, and the steady state allocates nothing.  Allocation comes first.  After the first command has started
  * nothing can fail except the interpreters and custom ops; if a program has these, no state is written in place, unless
  * they are custom ops of another thread that end before the first state is written.  A
@@ -396,11 +397,12 @@ static bool is_in_place(const struct run *r, const bool *exclusive, uint32_t i)
 {
     const struct program *p = r->x->program;
     const struct output *o = &p->g->out[i];
+    if (o->kind != OUT_ASSIGN || !p->in_place[i] || !exclusive[o->state]) return false;
     /* several devices, not all with host memory */
     bool apart = (p->devices & r->x->accelerated) && (p->devices & (p->devices - 1));
     bool can_fail = program_is_interpreted(p) || p->calls || (r->x->interpreted & p->devices) || apart ||
                     (r->cancel && p->loops);
-    return o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
+    return !can_fail;
 }
 
 /* Gets a buffer for every output: a new one, or the state's if it may be updated in place. */
@@ -425,18 +427,24 @@ static unsigned home_of(const struct run *r)
     return device_is_host(r->x->device) ? (unsigned)r->x->device : DEVICE_CPU;
 }
 
-/* Bytes of the run's own memory on that device: the arena, the table of data with the kernels' iterations, and the
- * workers' areas. */
-static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
+/* The run's own memory on that device: the arena, the table of data with the kernels' iterations, and the workers'
+ * areas.  If it is small, it is on the stack: a buffer costs more than some kernels. */
+struct home { size_t arena, table, bytes; bool small; };
+enum { SMALL_HOME = 2048, HOME_ALIGN = 64 };
+
+static struct home home_memory(struct run *r)
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
-    *arena = round_up((size_t)(r->offset ? r->arena : p->arena_bytes[home_of(r)]));
-    *table = ((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *);
-    *table = round_up(*table + (p->placeholders.n ? p->nkernel : 0) * sizeof *r->extent);
+    struct home h;
+    h.arena = round_up((size_t)(r->offset ? r->arena : p->arena_bytes[home_of(r)]));
+    h.table = ((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *);
+    h.table = round_up(h.table + (p->placeholders.n ? p->nkernel : 0) * sizeof *r->extent);
     r->scratch_bytes = round_up((size_t)p->scratch_bytes);
     r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
-    return *arena + *table + r->workers * r->worker_bytes;
+    h.bytes = h.arena + h.table + r->workers * r->worker_bytes;
+    h.small = !r->x->accelerated && h.bytes <= SMALL_HOME;
+    return h;
 }
 
 /* The devices on which the run has memory of its own: most programs have one of 64. */
@@ -456,16 +464,16 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
-    size_t need[MAX_DEVICES] = {0}, arena, table;
+    size_t need[MAX_DEVICES] = {0};
     char what[128];
-    if (!buffer_limited()) return true;
     for (uint32_t i = 0; i < g->nout; i++) {
         int device = node_at(g, g->out[i].value)->device;
         if (!is_in_place(r, exclusive, i)) need[device] += buffer_charge(device, output_bytes(r, i));
     }
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((int)d, (size_t)p->arena_bytes[d]);
-    need[home_of(r)] += buffer_charge((int)home_of(r), home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
+    struct home h = home_memory(r);
+    need[home_of(r)] += (h.small ? 0 : buffer_charge((int)home_of(r), h.bytes)) + (size_t)p->interp_bytes;
     snprintf(what, sizeof what, "graph %s", g->name);
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (need[d] && !buffer_room((int)d, need[d], what, e)) return false;
@@ -502,19 +510,19 @@ static void find_extents(struct run *r)
 static bool make_workspace(struct run *r, struct err *e)
 {
     const struct program *p = r->x->program;
-    unsigned home = home_of(r);
-    size_t arena, table, bytes = home_bytes(r, &arena, &table);
-    unsigned d;
+    unsigned home = home_of(r), d;
+    struct home h = home_memory(r);
     for (uint64_t left = p->devices; next_device(&left, &d);)
         if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new_at((int)d, (size_t)p->arena_bytes[d],
                                                                              accelerators_last_arena(r), e)))
             return false;
-    struct buffer *b = buffer_new((int)home, bytes, e);
-    if (!b) return false;
-    r->memory[home] = b;
-    r->table = (void **)((char *)b->data + arena);
+    if (!h.small) {
+        if (!(r->memory[home] = buffer_new((int)home, h.bytes, e))) return false;
+        r->home = r->memory[home]->data;
+    }
+    r->table = (void **)(void *)(r->home + h.arena);
     if (p->placeholders.n) find_extents(r);
-    r->scratch = (char *)b->data + arena + table;
+    r->scratch = r->home + h.arena + h.table;
     if (p->signals && !(r->async = mem_alloc(p->signals * sizeof *r->async)))
         return err_set(e, KL_ERR_MEMORY, "out of memory running @%s", p->g->name);
     return true;
@@ -533,17 +541,29 @@ static bool run_program(struct run *r, struct err *e)
     char *arena[MAX_DEVICES];
     unsigned d;
     for (uint64_t left = memory_devices(r); next_device(&left, &d);)
-        arena[d] = r->memory[d] ? r->memory[d]->data : NULL;
+        arena[d] = d == home_of(r) ? r->home : r->memory[d] ? r->memory[d]->data : NULL;
     struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
                       .out = out, .arena = arena};
-    bool repeated = false;
-    bool ok = accelerators_begin(r, e) && (r->watch || accelerators_repeat(r, &repeated, e)) &&
-              (repeated || run_commands(&f, e));
+    bool repeated = false, driven = r->x->accelerated != 0;
+    bool ok = !driven || (accelerators_begin(r, e) && (r->watch || accelerators_repeat(r, &repeated, e)));
+    ok = ok && (repeated || run_commands(&f, e));
     ok = wait_async(r, p->signals, e) && ok; /* also after an error: they use the memory that is freed next */
-    ok = accelerators_end(r, ok, e);
+    if (driven) ok = accelerators_end(r, ok, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
     atomic_fetch_add_explicit(&counters.barriers, r->barriers, memory_order_relaxed);
     return ok;
+}
+
+/* small: memory on the stack (struct home). */
+static void start_run(struct run *r, const struct exec *x, char *small)
+{
+    memset(r, 0, x->accelerated ? sizeof *r : offsetof(struct run, memory));
+    r->x = x;
+    r->home = small;
+    r->workers = pool_threads();
+    r->cancel = cancellation_current();
+    unsigned d;
+    for (uint64_t left = memory_devices(r); next_device(&left, &d);) r->memory[d] = NULL;
 }
 
 static _Atomic(uint64_t) runs;
@@ -554,13 +574,16 @@ static bool exec_run_with(const struct exec *x, struct buffer *const *input, str
                           const bool *state_exclusive, const uint64_t *slot, const struct exec_watch *watch,
                           struct buffer **out, struct err *e)
 {
-    uint64_t number = atomic_fetch_add_explicit(&runs, 1, memory_order_relaxed) + 1;
+    uint64_t number = exec_runs() + 1; /* of two runs that begin at once both may have it */
+    atomic_store_explicit(&runs, number, memory_order_relaxed);
     atomic_store_explicit(&((struct exec *)x)->ran, number, memory_order_relaxed);
     x = exec_latest(x);
     atomic_store_explicit(&((struct exec *)x)->ran, number, memory_order_relaxed);
     uint32_t nout = x->program->g->nout;
-    struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .watch = watch,
-                    .workers = pool_threads(), .cancel = cancellation_current()};
+    struct run r;
+    _Alignas(HOME_ALIGN) char small[SMALL_HOME];
+    start_run(&r, x, small);
+    r.input = input, r.state = state, r.out = out, r.slot = slot, r.watch = watch;
     for (uint32_t i = 0; i < nout; i++) out[i] = NULL;
     if (cancellation_requested(r.cancel, e)) return false;
     struct profile *profile = profile_current();
@@ -575,12 +598,12 @@ static bool exec_run_with(const struct exec *x, struct buffer *const *input, str
     int64_t offset[MAX_LAYOUT_VALUES];
     find_offsets(&r, offset);
     /* First what only the run uses: it is where it was in the run before, also if results of that are still in use. */
-    bool first = x->accelerated != 0, ok = within_limits(&r, state_exclusive, e);
+    bool first = x->accelerated != 0, ok = !buffer_limited() || within_limits(&r, state_exclusive, e);
     ok = ok && (!first || make_memory(&r, e)) && make_outputs(&r, state_exclusive, e) &&
          (first || make_memory(&r, e)) && run_program(&r, e);
     unsigned d;
     for (uint64_t left = memory_devices(&r); next_device(&left, &d);) buffer_unref(r.memory[d]);
-    accelerators_free(&r);
+    if (first) accelerators_free(&r);
     mem_free(r.async);
     for (uint32_t i = 0; i < nout && !ok; i++) {
         buffer_unref(out[i]);

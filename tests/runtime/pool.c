@@ -361,6 +361,39 @@ static void test_float_env(void)
     check(env_is_default(), "and this test's");
 }
 
+static void raise_underflow(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)worker;
+    static volatile float result;
+    result = denormal * tiny;
+    (void)result;
+    if (fetestexcept(FE_UNDERFLOW))
+        atomic_fetch_add((atomic_llong *)ctx, end - begin);
+}
+
+/* Its register is written only where its bits differ: by modes alone, by exceptions alone, by both. */
+static void test_float_flags(void)
+{
+    pool_set_threads(1);
+    for (int up = 0; up < 2; up++)
+        for (int flags = 0; flags < 4; flags++) {
+            fenv_t old;
+            const int all = FE_UNDERFLOW | FE_INEXACT | FE_DIVBYZERO;
+            const int before = (flags & 1 ? FE_DIVBYZERO : 0) | (flags & 2 ? FE_UNDERFLOW | FE_INEXACT : 0);
+            atomic_llong raised = 0;
+            fegetenv(&old);
+            feclearexcept(FE_ALL_EXCEPT);
+            if (before)
+                feraiseexcept(before);
+            fesetround(up ? FE_UPWARD : FE_TONEAREST);
+            pool_run(raise_underflow, &raised, 3, 0);
+            int after = fetestexcept(all), mode = fegetround();
+            fesetenv(&old);
+            check(raised == 3 && after == before && mode == (up ? FE_UPWARD : FE_TONEAREST),
+                  "exceptions that a job raises are not its caller's");
+        }
+}
+
 /* ---- processors ---- */
 struct places { cpu_set_t worker[4]; atomic_uint begun; };
 
@@ -708,6 +741,7 @@ int main(int argc, char **argv)
     test_callers();
     test_fork();
     test_float_env();
+    test_float_flags();
     test_sleep();
     if (argc < 2 || strcmp(argv[1], "one-process")) /* under an emulator a program cannot start itself again */
         test_options();
