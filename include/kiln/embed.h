@@ -88,14 +88,14 @@ KL_API kl_status kl_parallel(int64_t n, int64_t grain, kl_parallel_fn *part, voi
  * value is then as before the call, and the same call made again works; a trace ends as after any other error.  Calls
  * that only record, and reads of values that are there, are not affected.
  *
- * It is asked at the start of a run, between two kernels, at each iteration of kl_while and kl_scan, and while a
- * program is compiled, between passes and kernels.  A kernel, custom op or collective that has begun is completed (a
- * small loop may be a kernel, which takes some tenths of a second at most; a collective waits for its peers at most
- * until its communicator's timeout); so is the work that a GPU has been given, and a run that has begun to overwrite
- * the states that it assigns: such a call returns OK.  Those of a program with
- * loops from there on are not overwritten in place while the thread has a token or a deadline, which takes the memory
- * of new values.  In a run of several processes each has to be cancelled: those that are not wait for the others in
- * their next collective until the timeout.  Programs compiled ahead of time (<kiln/aot.h>) cannot be cancelled. */
+ * It is asked at the start of a run, between two kernels and every few tenths of a second in a processor's kernel, at
+ * each iteration of kl_while and kl_scan that is not part of a kernel, and while a program is compiled, between passes
+ * and kernels.  A custom op or collective that has begun is completed (a collective waits for its peers at most until
+ * its communicator's timeout); so is the work that a GPU has been given, and a run that has begun to overwrite the
+ * states that it assigns: such a call returns OK.  Those of a program with loops from there on are not overwritten in
+ * place while the thread has a token or a deadline, which takes the memory of new values.  In a run of several
+ * processes each has to be cancelled: those that are not wait for the others in their next collective until the
+ * timeout.  Programs compiled ahead of time (<kiln/aot.h>) cannot be cancelled. */
 
 typedef struct kl_cancel_token kl_cancel_token;
 /* A token that is not cancelled.  NULL: MEMORY. */

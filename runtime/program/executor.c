@@ -138,6 +138,33 @@ static bool run_kernel_alone(struct frame *f, pool_fn *call, struct err *e)
     return c.ok;
 }
 
+int64_t executor_piece_work = INT64_C(1) << 31;
+
+struct piece { struct frame *f; int64_t first; };
+
+static void run_piece(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
+{
+    const struct piece *p = ctx;
+    executor_run_kernel(p->f, part, p->first + begin, p->first + end, worker);
+}
+
+/* A kernel of a run that can be cancelled: in pieces of some tenths of a second, and asks between them. */
+static bool run_in_pieces(struct frame *f, struct pool_part part, struct err *e)
+{
+    const struct kernel *k = f->p->kernel[f->cmd->kernel];
+    int64_t extent = part.extent, work = k->flops + k->bytes;
+    double share = (double)executor_piece_work / (double)work;
+    if (share < 1) part.extent = (int64_t)((double)extent * share);
+    int64_t each = part.extent += !part.extent;
+    for (int64_t first = 0; first < extent; first += each) {
+        struct piece piece = {f, first};
+        part.extent = extent - first < each ? extent - first : each;
+        if (first && cancellation_requested(f->r->cancel, e)) return false;
+        pool_run_parts(run_piece, &piece, &part, 1, f->r->workers);
+    }
+    return true;
+}
+
 /* Runs f->cmd and the following kernels that need no barrier; *n: their number. */
 static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 {
@@ -169,6 +196,7 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
     }
     f->r->launches += *n;
     f->r->barriers++;
+    if (f->r->cancel) return run_in_pieces(f, part[0], e);
     pool_run_parts(executor_run_kernel, f, part, *n, f->r->workers);
     return true;
 }

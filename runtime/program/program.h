@@ -150,6 +150,8 @@ bool disk_verify(struct disk_entry *entry, struct err *e);
 bool disk_prune(int64_t max, struct disk_entries *gone, struct err *e);
 
 /* ---- executor.c ---- */
+/* Operations and bytes of a kernel between two questions whether its run is cancelled.  Tests make it small. */
+extern int64_t executor_piece_work;
 /* Runs a program. input[i], state[i]: one buffer each; slot[i]: bits of the runtime scalars. out[i] receives a new
  * reference for each output: to a fresh buffer, or, for an assign that may be in place and whose state buffer is used
  * only by the caller (state_exclusive[i]), to the state's own buffer.  Everything that can fail fails before the first

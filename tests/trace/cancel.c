@@ -263,6 +263,7 @@ int main(int argc, char **argv)
     };
     static const char *const usual[] = {"ref", "cpu"};
     plan_loop_part_work = 200; /* some iterations of the loop `coupled` */
+    executor_piece_work = 1000; /* the kernels of `train` are several pieces */
     for (int i = 0; i < (argc > 1 ? argc - 1 : 2); i++) {
         device_now = argc > 1 ? argv[i + 1] : usual[i];
         dev = kl_device_named(device_now);
