@@ -402,6 +402,15 @@ static bool parse_members(struct kernel_reader *r)
     return true;
 }
 
+static bool parse_grain(struct kernel_reader *r)
+{
+    uint64_t grain;
+    if (!lex_number(&r->l, INT64_MAX, "a number of iterations", &grain))
+        return false;
+    r->k->sched.grain = (int64_t)grain;
+    return true;
+}
+
 static bool close_scope(struct kernel_reader *r)
 {
     struct linst i = {.op = L_END, .dtype = KL_BOOL, .a = r->open[--r->depth]};
@@ -539,6 +548,8 @@ static bool effect_line(struct kernel_reader *r)
         return parse_estimate(r);
     } else if (r->k->ninst == 1 && word_is(w, "members")) {
         return parse_members(r);
+    } else if (r->k->ninst == 1 && word_is(w, "grain")) {
+        return parse_grain(r);
     } else {
         r->l.p = at;
         return lex_expected(&r->l, "an instruction such as store or '}'");

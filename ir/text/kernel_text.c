@@ -244,6 +244,8 @@ static void print_kernel_head(const struct kernel_printer *p)
         text_put(p->t, "  ");
         record_put(p->t, k->family, &k->sched);
         text_put(p->t, "\n");
+    } else if (k->sched.grain) { /* a loop that is one kernel has no record but this */
+        text_put(p->t, "  grain %" PRId64 "\n", k->sched.grain);
     }
     text_put(p->t, "  estimate %" PRId64 " flops %" PRId64 " bytes\n", k->flops, k->bytes);
     if (kernel_members(k) > 1)

@@ -8,10 +8,13 @@
  *
  * A run asks between kernels whether it is cancelled.  A loop of more than plan_loop_part_work instructions, which take
  * a few tenths of a second, is cut into parts, the kernel's iterations in order, and a run asks between these, too.
+ * Iterations that carry nothing, such as those over the matrices of a batch, are shared out over threads instead, in
+ * parts of plan_loop_task_work instructions.
+ *
  * Loops whose kernels are shared out over threads are commands of their own. */
 #include "plan_loop.h"
 
-int64_t plan_loop_part_work = 1 << 28;
+int64_t plan_loop_part_work = 1 << 28, plan_loop_task_work = 1 << 14;
 
 /* ---- which loops ---- */
 
@@ -307,7 +310,7 @@ static bool load_carried(struct loop_kernel *b, val part)
             !loop_array(b, &b->input[i], b->body->input.v[i].dtype, count))
             return false;
     }
-    if (b->parts > 1 && !load_carried_of_part(b, part))
+    if (b->parts > 1 && carried && !load_carried_of_part(b, part))
         return false;
     for (uint32_t i = 0; i < carried; i++) {
         for (int64_t e = 0; e < b->first[i].count && b->scalars; e++)
@@ -321,10 +324,11 @@ static bool load_carried(struct loop_kernel *b, val part)
 static void store_carried(struct loop_kernel *b, val part)
 {
     struct kernel *k = b->k;
-    for (uint32_t i = 0; i < b->n->attr.region.carried && b->scalars && b->parts > 1; i++)
+    uint32_t carried = b->n->attr.region.carried;
+    for (uint32_t i = 0; i < carried && b->scalars && b->parts > 1; i++)
         inline_copy(k, &b->kept[i], &b->input[i]);
-    val last = b->parts > 1 ? k_if(k, k_prim(k, P_EQ, part, k_int(k, b->parts - 1), 0)) : 0;
-    for (uint32_t i = 0; i < b->n->attr.region.carried; i++) {
+    val last = b->parts > 1 && carried ? k_if(k, k_prim(k, P_EQ, part, k_int(k, b->parts - 1), 0)) : 0;
+    for (uint32_t i = 0; i < carried; i++) {
         struct inline_array to = {.lbuf = b->result[i] - 1, .count = b->input[i].count};
         if (b->result[i])
             inline_copy(k, &to, &b->input[i]);
@@ -338,8 +342,10 @@ static bool loop_emit(struct loop_kernel *b)
     struct kernel *k = b->k;
     kernel_take_symbols(k, &b->p->root->p->placeholders);
     k->extent = b->parts;
-    val part = b->parts > 1 ? k_loop_in_order(k, LOOP_PARALLEL, b->parts)
-                            : k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, 1), 1);
+    bool in_order = b->parts > 1 && b->n->attr.region.carried;
+    val part = in_order ? k_loop_in_order(k, LOOP_PARALLEL, b->parts)
+                        : k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, b->parts), 1);
+    k->sched.grain = b->parts > 1 && !in_order;
     val length = ix_size(k, kernel_length(k, b->n->attr.region.length)), first = k_int(k, 0), end = length;
     if (!load_carried(b, part))
         return false;
@@ -450,17 +456,21 @@ static struct kernel *loop_make(struct loop_kernel *b, const struct lowered *l, 
     return loop_finish(b, emitted, loop_times_length(b, loop_region_flops(b)));
 }
 
-/* The kernel in parts of at most plan_loop_part_work instructions, if it takes more; NULL: an iteration takes more, or
+/* The kernel in parts, if it takes more instructions than a part has.  Iterations that carry nothing do not depend on
+ * each other: their parts are shared out over threads.  Otherwise parts run in order; NULL: an iteration takes more, or
  * the device, which has a driver, starts all of a kernel at once. */
 static struct kernel *loop_divide(struct loop_kernel *b, const struct lowered *l, enum loop_form form, struct kernel *k,
                                   int64_t work)
 {
     int64_t all = loop_work_of_all(b, work), length = loop_times_length(b, 1);
-    if (all <= plan_loop_part_work)
+    bool in_order = b->n->attr.region.carried;
+    int64_t most = in_order ? plan_loop_part_work : plan_loop_task_work;
+    if (all <= most || (!in_order && length < 2))
         return k;
     kernel_free(k);
-    b->each = (int64_t)((double)length * plan_loop_part_work / (double)all);
-    if (form == LOOP_LANES || b->each < 1 || b->n->device > KL_DEVICE_CPU)
+    b->each = (int64_t)((double)length * (double)most / (double)all);
+    b->each = b->each < 1 && !in_order ? 1 : b->each;
+    if (form == LOOP_LANES || b->each < 1 || (in_order && b->n->device > KL_DEVICE_CPU))
         return NULL;
     b->parts = (length + b->each - 1) / b->each;
     k = loop_make(b, l, form);

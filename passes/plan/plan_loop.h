@@ -6,7 +6,7 @@
 
 enum {
     MAX_CODE = 1 << 12,           /* instructions of an iteration without loops */
-    MAX_BYTES = 64 << 10,         /* of arrays that only the kernel accesses, in scratch memory */
+    MAX_BYTES = 256 << 10,        /* of arrays that only the kernel accesses, in scratch memory */
     MAX_ARENA_ARRAYS = 64,
     KERNEL_WORK = 16,             /* what a loop that stays takes beside its instructions */
 };
@@ -18,7 +18,8 @@ struct loop_kernel {
     const struct program *sub;    /* its program */
     struct kernel *k;             /* being built */
     bool scalars;                 /* all loops are written out */
-    int64_t parts;                /* the loop is cut into so many parts of `each` iterations, which run in order */
+    int64_t parts;                /* the loop is cut into so many parts of `each` iterations, which run in order
+                                   * where something is carried */
     int64_t each;
     struct mem_arena mem;
     uint32_t nin, nout, *result;  /* per result: its lbuf + 1; 0: nothing reads it */

@@ -108,17 +108,18 @@ static const struct { const char *name; loop_body *body; } bodies[] = {
     {"swapped", swapped},   {"elementwise", elementwise}, {"summed", summed}, {"products", products},
     {"indexed", indexed},   {"nested", nested},           {"branching", branching}};
 
-static struct graph *make_loop(loop_body *make, int64_t n, int64_t length, bool reverse)
+/* carried: CARRIED, or 0: a and b are scanned, as x is, and all results are stacked. */
+static struct graph *make_loop(loop_body *make, uint32_t carried, int64_t n, int64_t length, bool reverse)
 {
     struct graph *g = graph_new("loop"), *b = graph_new("body");
     struct shape s = shape_make(1, &n), all = shape_make(2, (int64_t[]){length, n}),
-                 square = shape_make(2, (int64_t[]){n, n});
+                 square = shape_make(2, (int64_t[]){n, n}), *first = carried ? &s : &all;
     ref in[] = {n_input(b, KL_F32, &s, "a"), n_input(b, KL_F32, &s, "b"), n_input(b, KL_F32, &s, "x"),
                 n_input(b, KL_F32, &square, "w")};
     make(b, in, n);
-    ref out[] = {n_input(g, KL_F32, &s, "a"), n_input(g, KL_F32, &s, "b"), n_input(g, KL_F32, &all, "x"),
+    ref out[] = {n_input(g, KL_F32, first, "a"), n_input(g, KL_F32, first, "b"), n_input(g, KL_F32, &all, "x"),
                  n_input(g, KL_F32, &square, "w")};
-    union attr attr = {.region = {.carried = CARRIED, .scanned = 1, .length = length,
+    union attr attr = {.region = {.carried = carried, .scanned = CARRIED + 1 - carried, .length = length,
                                   .flags = reverse ? REGION_REVERSE : 0}};
     ref loop = graph_add_region(g, &(struct node){.op = OP_scan, .attr = attr}, out, 4,
                                 (struct graph *[]){b, NULL});
@@ -159,7 +160,7 @@ static void every_body(void)
         {16, 3, true}, {17, 3, false}, {64, 2, true}, {96, 3, false}};
     for (unsigned k = 0; k < sizeof bodies / sizeof *bodies; k++)
         for (unsigned i = 0; i < sizeof size / sizeof *size; i++) {
-            struct graph *g = make_loop(bodies[k].body, size[i].n, size[i].length, size[i].reverse);
+            struct graph *g = make_loop(bodies[k].body, CARRIED, size[i].n, size[i].length, size[i].reverse);
             struct values in = {0};
             char what[64];
             snprintf(what, sizeof what, "%s of %" PRId64 ", %" PRId64 " times", bodies[k].name, size[i].n,
@@ -234,7 +235,7 @@ static void whiles(void)
 /* The kernel of a loop whose elements are lanes is shared out over threads. */
 static void lanes(void)
 {
-    struct graph *g = make_loop(elementwise, 256, 5000, false);
+    struct graph *g = make_loop(elementwise, CARRIED, 256, 5000, false);
     struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 2, .l1_bytes = 32 << 10};
     struct err e = {0};
     bool ok = passes_run(g, &(struct pass_options){.fuse = true, .verify = true}), shared = false;
@@ -274,7 +275,7 @@ static void parts(int64_t most)
     unsigned n = 0;
     for (unsigned k = 0; k < sizeof bodies / sizeof *bodies; k++)
         for (int64_t length = 1; length <= 8; length++) {
-            struct graph *g = make_loop(bodies[k].body, 3 + length % 2, length, length & 2);
+            struct graph *g = make_loop(bodies[k].body, CARRIED, 3 + length % 2, length, length & 2);
             struct values in = {0};
             char what[64];
             snprintf(what, sizeof what, "%s, %" PRId64 " times, parts of %" PRId64, bodies[k].name, length, most);
@@ -289,13 +290,45 @@ static void parts(int64_t most)
     check(n >= 10, "%u loops are in parts", n);
 }
 
+/* Iterations that carry nothing are shared out over threads, in parts of every number of iterations: all in one, a
+ * short last one, one in each. */
+static void independent(void)
+{
+    static const int64_t works[] = {1, 100, 200, 400, 1000, 4000, 1 << 14};
+    unsigned kernels = 0, tasks = 0;
+    for (unsigned k = 0; k < sizeof bodies / sizeof *bodies; k++)
+        for (int64_t length = 0; length <= 9; length += 1 + (length > 4) * 2)
+            for (unsigned i = 0; i < sizeof works / sizeof *works; i++) {
+                int64_t n = (int64_t[]){1, 3, 16, 17}[(k + i) % 4];
+                struct graph *g = make_loop(bodies[k].body, 0, n, length, i & 1), *h;
+                struct values in = {0};
+                char what[64];
+                plan_loop_task_work = works[i];
+                snprintf(what, sizeof what, "%s, %" PRId64 " alone, %" PRId64, bodies[k].name, length, works[i]);
+                if (check(!g->err.code, "%s: %s", what, g->err.msg)) {
+                    check(loops_of(g, what) == 0, "%s is no kernel", what);
+                    struct program *p = planned(g, what, &h);
+                    kernels += p && p->nkernel == 1;
+                    tasks += p && p->nkernel == 1 && p->kernel[0]->extent > 1 && p->kernel[0]->sched.grain == 1;
+                    program_free(p);
+                    graph_free(h);
+                    values_random(&rng, g, &g->input, true, &in);
+                    agree_everywhere(g, &in, &(struct values){0}, NULL, what);
+                    values_free(&in);
+                }
+                graph_free(g);
+            }
+    check(tasks >= 100 && tasks < kernels, "%u of %u kernels are shared out", tasks, kernels);
+    plan_loop_task_work = 1 << 14;
+}
+
 /* Values up to a number of bytes are in scratch memory; a loop that takes long is still one kernel. */
 static void limits(void)
 {
     static const struct { int64_t n, length; int loops; } size[] = {
-        {1000, 10, 0}, {4000, 10, 0}, {6000, 10, 1}, {100000, 10, 1}, {16, 1 << 16, 0}, {16, 1 << 26, 0}};
+        {1000, 10, 0}, {16000, 10, 0}, {24000, 10, 1}, {100000, 10, 1}, {16, 1 << 16, 0}, {16, 1 << 26, 0}};
     for (unsigned i = 0; i < sizeof size / sizeof *size; i++) {
-        struct graph *g = make_loop(coupled, size[i].n, size[i].length, false);
+        struct graph *g = make_loop(coupled, CARRIED, size[i].n, size[i].length, false);
         int loops = loops_of(g, "limits");
         check(loops == size[i].loops, "%" PRId64 " numbers, %" PRId64 " times: %d loops", size[i].n, size[i].length,
               loops);
@@ -313,6 +346,7 @@ int main(int argc, char **argv)
     every_body();
     whiles();
     lanes();
+    independent();
     limits();
     return finish();
 }
