@@ -60,12 +60,69 @@ static kl_tensor matrices_result(const struct matrices *x, const char *op, kl_te
     return x->given != x->dtype ? kl_cast(a, x->given) : a;
 }
 
+/* of straight code: rows of a matrix, and of one without a batch of at least MIN_BATCH */
+enum { MAX_SMALL = 8, MAX_SMALL_ALONE = 3, MIN_BATCH = 8 };
+
+/* ---- matrices of a batch, one after the other ---- */
+
+struct each_matrix { kl_region_fn *fn; const struct matrices *x; };
+
+static kl_status compute_one(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct each_matrix *each = ctx;
+    struct matrices one = *each->x;
+    kl_tensor matrix[2];
+    one.B = 1;
+    for (int64_t i = 0; i < nin; i++)
+        matrix[i] = kl_unsqueeze(in[i], 0);
+    kl_status status = each->fn(&one, matrix, nin, out, nout);
+    for (int64_t i = 0; i < nout; i++)
+        out[i] = kl_squeeze(out[i], 0);
+    return status;
+}
+
+/* fn of [B, ...], whose first argument is a struct matrices.  On processors of one matrix at a time, which stays in the
+ * cache through all steps; a scan that carries nothing is shared out over threads.  GPUs compute all at once. */
+static kl_status for_each_matrix(kl_region_fn *fn, struct matrices *x, const kl_tensor *in, int64_t nin,
+                                 kl_tensor *out, int64_t nout)
+{
+    struct each_matrix each = {fn, x};
+    if (x->B == 1 || kl_device_kind_of(x->device) > KL_DEVICE_CPU)
+        return fn(x, in, nin, out, nout);
+    return kl_scan(compute_one, &each, x->B, 0, NULL, nin, in, nout, false, out);
+}
+
+/* Zeros behind the rows and columns of matrices of which each step computes whole rows: what a processor has stored by
+ * a part of a vector it is slow to load again. */
+static kl_tensor pad_to_vectors(const struct matrices *x, kl_tensor a)
+{
+    enum { VECTOR_BYTES = 64 };
+    int64_t dims[KL_MAX_RANK], high[3] = {0}, lanes = VECTOR_BYTES / (int64_t)kl_dtype_size(x->dtype);
+    kl_shape(a, dims);
+    for (int i = 1; i < 3 && x->n > MAX_SMALL && kl_device_kind_of(x->device) <= KL_DEVICE_CPU; i++)
+        high[i] = dims[i] > 0 ? (lanes - dims[i] % lanes) % lanes : 0;
+    return high[1] + high[2] ? kl_pad(a, NULL, high, 0) : a;
+}
+
+/* The first n of the axis, of which pad_to_vectors has added others. */
+static kl_tensor without_pad(kl_tensor a, int axis, int64_t n)
+{
+    int64_t dims[KL_MAX_RANK];
+    kl_shape(a, dims);
+    return n >= 0 && dims[axis] != n ? kl_narrow(a, axis, 0, n) : a;
+}
+
+static int64_t rows_of(kl_tensor a)
+{
+    int64_t dims[KL_MAX_RANK] = {0};
+    kl_shape(a, dims);
+    return dims[1];
+}
+
 /* ---- matrices of few rows: each element is a tensor [B], and no loop is left ----
  *
  * The values are the same bits as those of the scans below, so that a matrix has the same results in any batch.  A scan
  * has fewer nodes, which counts where there is one matrix of more than a few rows. */
-
-enum { MAX_SMALL = 8, MAX_SMALL_ALONE = 3, MIN_BATCH = 8 };
 
 /* max_alone: rows of a matrix without a batch */
 static bool is_small(const struct matrices *x, int64_t max_alone)
@@ -180,7 +237,7 @@ static kl_status substitute_column(void *ctx, const kl_tensor *in, int64_t nin, 
     kl_tensor rest = in[0], column = in[1], diagonal = in[2], j = in[3];
     kl_tensor row = kl_div(kl_squeeze(kl_take(rest, 1, kl_reshape(j, 1, (int64_t[]){1})), 1),
                            kl_unsqueeze(diagonal, -1));
-    kl_tensor rows = kl_arange(x->device, KL_I32, x->n), zero = same_number(column, 0);
+    kl_tensor rows = kl_arange(x->device, KL_I32, rows_of(rest)), zero = same_number(column, 0);
     kl_tensor to_go = x->upper != x->transposed ? kl_lt(rows, j) : kl_gt(rows, j);
     column = kl_unsqueeze(kl_where(to_go, column, zero), -1); /* [B, n, 1] */
     out[0] = minus_product(rest, column, kl_unsqueeze(row, 1));
@@ -188,10 +245,23 @@ static kl_status substitute_column(void *ctx, const kl_tensor *in, int64_t nin, 
     return KL_OK;
 }
 
+static kl_status substitute_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    struct matrices *x = ctx;
+    kl_tensor a = pad_to_vectors(x, in[0]), b = pad_to_vectors(x, in[1]), r[2];
+    kl_tensor columns = kl_permute(a, x->transposed ? (int[]){1, 0, 2} : (int[]){2, 0, 1});
+    kl_tensor scanned[3] = {without_pad(columns, 0, x->n), kl_transpose(kl_diagonal(in[0], 0, 1, 2), 0, 1),
+                            kl_arange(x->device, KL_I32, x->n)};
+    (void)nin, (void)nout;
+    kl_status status = kl_scan(substitute_column, x, x->n, 1, &b, 3, scanned, 1, x->upper != x->transposed, r);
+    out[0] = without_pad(kl_permute(r[1], (int[]){1, 0, 2}), 2, x->m);
+    return status;
+}
+
 /* a [B, n, n], b [B, n, m]; differentiable through the loop, for gradients of gradients. */
 static kl_tensor substitute_all(struct matrices *x, kl_tensor a, kl_tensor b)
 {
-    kl_tensor out[2];
+    kl_tensor in[2] = {a, b}, out;
     struct small_matrix w;
     if (x->B * x->n * x->m == 0)
         return kl_reshape(b, 3, (int64_t[]){x->B, x->n, x->m});
@@ -201,10 +271,8 @@ static kl_tensor substitute_all(struct matrices *x, kl_tensor a, kl_tensor b)
         small_substitute(&w, x->upper, x->transposed);
         return small_store(&w, x, x->n, x->m);
     }
-    kl_tensor columns = kl_permute(a, x->transposed ? (int[]){1, 0, 2} : (int[]){2, 0, 1});
-    kl_tensor scanned[3] = {columns, kl_transpose(kl_diagonal(a, 0, 1, 2), 0, 1), kl_arange(x->device, KL_I32, x->n)};
-    kl_scan(substitute_column, x, x->n, 1, &b, 3, scanned, 1, x->upper != x->transposed, out);
-    return kl_permute(out[1], (int[]){1, 0, 2});
+    for_each_matrix(substitute_fn, x, in, 2, &out, 1);
+    return out;
 }
 
 static kl_status triangular_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
@@ -262,21 +330,27 @@ static kl_status cholesky_column(void *ctx, const kl_tensor *in, int64_t nin, kl
     return KL_OK;
 }
 
+static kl_status cholesky_scan(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    struct matrices *x = ctx;
+    kl_tensor columns = kl_arange(x->device, KL_I32, x->n), r[2];
+    (void)nin, (void)nout;
+    kl_status status = kl_scan(cholesky_column, x, x->n, 1, in, 1, &columns, 1, false, r);
+    out[0] = kl_permute(r[1], (int[]){1, 2, 0});
+    return status;
+}
+
 static kl_status cholesky_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     struct small_matrix w;
-    (void)nin, (void)nout;
     if (is_small(x, 0)) {
         small_load(&w, x, in[0], 0, x->n);
         small_cholesky(&w, kl_zeros(x->device, x->dtype, 1, &x->B));
         out[0] = small_store(&w, x, 0, x->n);
         return KL_OK;
     }
-    kl_tensor columns = kl_arange(x->device, KL_I32, x->n), r[2];
-    kl_scan(cholesky_column, x, x->n, 1, in, 1, &columns, 1, false, r);
-    out[0] = kl_permute(r[1], (int[]){1, 2, 0});
-    return KL_OK;
+    return for_each_matrix(cholesky_scan, x, in, nin, out, nout);
 }
 
 /* in: a, L, L's gradient: of S = L^-T P L^-1, P the lower triangle of L^T L' with half its diagonal, the symmetric
@@ -312,38 +386,63 @@ kl_tensor kl_cholesky(kl_tensor a)
 
 /* ---- general equations ---- */
 
+/* Row p [B] of each matrix of w: [B, 1, columns] */
+static kl_tensor row_of_each(const struct matrices *x, kl_tensor w, kl_tensor p)
+{
+    int64_t dims[KL_MAX_RANK];
+    kl_shape(w, dims);
+    if (x->B == 1)
+        return kl_take(w, 1, p);
+    return kl_take_along_axis(w, 1, kl_expand(kl_reshape(p, 3, (int64_t[]){x->B, 1, 1}), 3,
+                                              (int64_t[]){x->B, 1, dims[2]}));
+}
+
 /* Carried: [a | b], and the sign of the permutation so far, [B].  Scanned: j.  Stacked: the pivots. */
 static kl_status eliminate_column(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
-    kl_tensor w = in[0], j = in[2], at = kl_reshape(j, 1, (int64_t[]){1}), rows = kl_arange(x->device, KL_I32, x->n);
+    kl_tensor w = in[0], j = in[2], at = kl_reshape(j, 1, (int64_t[]){1});
+    kl_tensor rows = kl_arange(x->device, KL_I32, rows_of(w));
     kl_tensor column = kl_squeeze(kl_take(w, 2, at), 2), zero = same_number(w, 0); /* [B, n] */
     kl_tensor size = kl_where(kl_ge(rows, j), kl_abs(column), same_number(w, -1));
-    kl_tensor p = kl_argmax(size, 1), is_p = kl_eq(rows, kl_unsqueeze(p, -1)); /* [B, n] */
-    kl_tensor here = kl_unsqueeze(kl_eq(rows, j), -1), there = kl_unsqueeze(is_p, -1);
-    kl_tensor row_j = kl_take(w, 1, at), row_p = kl_sum(kl_where(there, w, zero), 1, (int[]){1}, true);
-    w = kl_where(here, row_p, kl_where(there, row_j, w));
-    kl_tensor pivot = kl_take(row_p, 2, at); /* [B, 1, 1] */
+    kl_tensor p = kl_argmax(size, 1), in_p = kl_unsqueeze(p, -1), is_p = kl_eq(rows, in_p); /* [B, n] */
+    kl_tensor row_j = kl_take(w, 1, at), row_p = row_of_each(x, w, p); /* [B, 1, columns] */
+    kl_tensor pivot = kl_take_along_axis(column, 1, in_p); /* [B, 1] */
+    column = kl_where(is_p, kl_take(column, 1, at), column);
     kl_tensor divisor = kl_where(kl_eq(pivot, zero), same_number(w, 1), pivot); /* of zeros below, too */
-    kl_tensor factor = kl_div(kl_take(w, 2, at), divisor), below = kl_unsqueeze(kl_gt(rows, j), -1);
-    factor = kl_where(below, factor, zero); /* [B, n, 1] */
-    out[0] = minus_product(w, factor, row_p);
+    kl_tensor factor = kl_where(kl_gt(rows, j), kl_div(column, divisor), zero); /* [B, n] */
+    w = kl_where(kl_unsqueeze(kl_eq(rows, j), -1), row_p, kl_where(kl_unsqueeze(is_p, -1), row_j, w));
+    out[0] = minus_product(w, kl_unsqueeze(factor, -1), row_p);
     out[1] = kl_where(kl_eq(p, j), in[1], kl_neg(in[1]));
     out[2] = kl_reshape(pivot, 1, (int64_t[]){x->B});
     return KL_OK;
 }
 
 /* out: [U | L^-1 P b], the sign, the pivots [n, B] */
-static void eliminate_all(struct matrices *x, kl_tensor w, kl_tensor *out)
+static kl_status eliminate_all(struct matrices *x, kl_tensor w, kl_tensor *out)
 {
     kl_tensor carried[2] = {w, kl_ones(x->device, x->dtype, 1, &x->B)}, columns = kl_arange(x->device, KL_I32, x->n);
-    kl_scan(eliminate_column, x, x->n, 2, carried, 1, &columns, 1, false, out);
+    return kl_scan(eliminate_column, x, x->n, 2, carried, 1, &columns, 1, false, out);
+}
+
+/* in: a, b; out: x with a x = b */
+static kl_status eliminate_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    struct matrices *x = ctx, u = *x;
+    kl_tensor r[3];
+    (void)nin, (void)nout;
+    kl_status status = eliminate_all(x, pad_to_vectors(x, kl_concat(2, in, 2)), r);
+    kl_tensor rows = without_pad(r[0], 1, x->n);
+    u.upper = true;
+    u.transposed = false;
+    out[0] = substitute_all(&u, kl_narrow(rows, 2, 0, x->n), kl_narrow(rows, 2, x->n, x->m));
+    return status;
 }
 
 static kl_tensor solve_by_elimination(struct matrices *x, kl_tensor a, kl_tensor b)
 {
-    kl_tensor out[3], both[2] = {a, b};
+    kl_tensor in[2] = {a, b}, out;
     if (x->B * x->n * x->m == 0)
         return kl_reshape(b, 3, (int64_t[]){x->B, x->n, x->m});
     struct small_matrix w;
@@ -354,11 +453,8 @@ static kl_tensor solve_by_elimination(struct matrices *x, kl_tensor a, kl_tensor
         small_substitute(&w, true, false);
         return small_store(&w, x, x->n, x->m);
     }
-    eliminate_all(x, kl_concat(2, both, 2), out);
-    struct matrices u = *x;
-    u.upper = true;
-    u.transposed = false;
-    return substitute_all(&u, kl_narrow(out[0], 2, 0, x->n), kl_narrow(out[0], 2, x->n, x->m));
+    for_each_matrix(eliminate_fn, x, in, 2, &out, 1);
+    return out;
 }
 
 static kl_status solve_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
@@ -406,23 +502,33 @@ kl_tensor kl_inverse(kl_tensor a)
     return compose_end(t, matrices_result(&x, "inverse", solve_system(&x, a, one), &v.shape));
 }
 
+static kl_tensor det_of(kl_tensor sign, kl_tensor pivots)
+{
+    return kl_mul(sign, kl_prod(pivots, 1, (int[]){0}, false));
+}
+
+static kl_status det_scan(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    kl_tensor r[3];
+    (void)nin, (void)nout;
+    kl_status status = eliminate_all(ctx, pad_to_vectors(ctx, in[0]), r);
+    out[0] = det_of(r[1], r[2]);
+    return status;
+}
+
 static kl_status det_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
-    (void)nin, (void)nout;
-    kl_tensor r[3], pivots[MAX_SMALL];
+    kl_tensor sign = kl_none, pivots[MAX_SMALL];
     struct small_matrix w;
-    if (is_small(x, MAX_SMALL_ALONE)) {
-        small_load(&w, x, in[0], 0, x->n);
-        r[1] = kl_ones(x->device, x->dtype, 1, &x->B);
-        small_eliminate(&w, &r[1]);
-        for (int64_t i = 0; i < x->n; i++)
-            pivots[i] = w.of[i][i];
-        r[2] = kl_stack(x->n, pivots, 0);
-    } else {
-        eliminate_all(x, in[0], r);
-    }
-    out[0] = kl_mul(r[1], kl_prod(r[2], 1, (int[]){0}, false));
+    if (!is_small(x, MAX_SMALL_ALONE))
+        return for_each_matrix(det_scan, x, in, nin, out, nout);
+    small_load(&w, x, in[0], 0, x->n);
+    sign = kl_ones(x->device, x->dtype, 1, &x->B);
+    small_eliminate(&w, &sign);
+    for (int64_t i = 0; i < x->n; i++)
+        pivots[i] = w.of[i][i];
+    out[0] = det_of(sign, kl_stack(x->n, pivots, 0));
     return KL_OK;
 }
 
@@ -460,8 +566,8 @@ static kl_status reflect_column(void *ctx, const kl_tensor *in, int64_t nin, kl_
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
-    kl_tensor w = in[0], j = in[1], at = kl_reshape(j, 1, (int64_t[]){1}), rows = kl_arange(x->device, KL_I32, x->n);
-    kl_tensor zero = same_number(w, 0), one = same_number(w, 1);
+    kl_tensor w = in[0], j = in[1], at = kl_reshape(j, 1, (int64_t[]){1});
+    kl_tensor rows = kl_arange(x->device, KL_I32, rows_of(w)), zero = same_number(w, 0), one = same_number(w, 1);
     kl_tensor column = kl_where(kl_ge(rows, j), kl_squeeze(kl_take(w, 2, at), 2), zero);
     kl_tensor max = kl_max(kl_abs(column), 1, (int[]){1}, true); /* so that no square overflows */
     kl_tensor safe = kl_where(kl_eq(max, zero), one, max), u = kl_div(column, safe);
@@ -486,17 +592,26 @@ static kl_status reflect_back(void *ctx, const kl_tensor *in, int64_t nin, kl_te
     return KL_OK;
 }
 
-/* in [B, n, m], n >= m; out: q, r */
-static kl_status qr_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+static kl_status qr_scan(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
-    kl_tensor columns = kl_arange(x->device, KL_I32, x->m), r[2];
-    kl_scan(reflect_column, x, x->m, 1, in, 1, &columns, 1, false, r);
+    kl_tensor columns = kl_arange(x->device, KL_I32, x->m), a = pad_to_vectors(x, in[0]), r[2];
+    kl_status status = kl_scan(reflect_column, x, x->m, 1, &a, 1, &columns, 1, false, r);
     kl_tensor q = kl_expand(kl_eye(x->device, x->dtype, x->n, x->m), 3, (int64_t[]){x->B, x->n, x->m});
-    kl_scan(reflect_back, x, x->m, 1, &q, 1, &r[1], 0, true, out);
-    out[1] = kl_triu(kl_narrow(r[0], 1, 0, x->m), 0);
-    return KL_OK;
+    q = pad_to_vectors(x, q);
+    if (status == KL_OK)
+        status = kl_scan(reflect_back, x, x->m, 1, &q, 1, &r[1], 0, true, out);
+    out[0] = without_pad(without_pad(out[0], 1, x->n), 2, x->m);
+    out[1] = kl_triu(without_pad(kl_narrow(r[0], 1, 0, x->m), 2, x->m), 0);
+    return status;
+}
+
+/* in [B, n, m], n >= m; out: q, r */
+static kl_status qr_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    bool together = is_small(ctx, MAX_SMALL_ALONE);
+    return together ? qr_scan(ctx, in, nin, out, nout) : for_each_matrix(qr_scan, ctx, in, nin, out, nout);
 }
 
 /* in: a, q, r, their gradients: (q' + q copyltu(r r'^T - q'^T q)) r^-T, copyltu: the lower triangle, mirrored */
