@@ -25,8 +25,9 @@ extern const struct pass_info pass_list[];
 extern const unsigned pass_count;
 const struct pass_info *pass_find(const char *name, size_t len); /* NULL: no such pass */
 
-/* Devices, by bit, that are this machine's processor, and its threads; {0}: not known. */
-struct processor { uint64_t devices; uint32_t threads; };
+/* Devices, by bit, that are this machine's processor, its threads, and whether products of windows of images read these
+ * in place (lower_reads_windows); {0}: not known. */
+struct processor { uint64_t devices; uint32_t threads; bool reads_windows; };
 struct pass_options {
     bool fuse;                 /* false: each op is its own kernel; affects only the grouping */
     bool verify;               /* verify before the first pass and after each */
@@ -80,6 +81,25 @@ void groups_free(struct groups *s);
  * next tile, or over whole rows when all their products are computed. */
 bool dot_sweeps(const struct graph *g, ref r);
 
+/* ---- windows.c ----
+ *
+ * Windows of images [image, channel, y, x], which may have a border of zeros around them, as the second operand of a
+ * product.  Some of these zeros are in the array in memory; those of pads without a group are not. */
+struct image_windows {
+    int64_t images, out_h, out_w;                /* the operand's free axes */
+    int64_t channels, kernel_h, kernel_w;        /* its contraction */
+    int64_t stride_h, stride_w, dilation_h, dilation_w, high, wide; /* lengths with all zeros */
+    int64_t first_y, end_y, first_x, end_x;      /* what is not between these are zeros */
+    int64_t before_y, before_x, height, width;   /* where the array begins, and its lengths */
+    bool outside;                                /* some zeros are outside of the array */
+    ref array;
+};
+bool windows_find(const struct graph *g, ref dot, struct image_windows *w);
+/* On a processor that reads them in place (struct processor): is that faster than a product of packed windows? */
+bool windows_read_pays(const struct graph *g, ref dot, const struct image_windows *w);
+int64_t windows_tile(int64_t row); /* results of a tile, of so many in a row; 0: no number of them is good */
+enum { MAX_WINDOW = 16, WINDOWS_CHANNELS = 32 }; /* columns of a kernel; channels that a tile computes */
+
 /* ---- fuse_rows.c ---- */
 struct row_space { int64_t rows, length; };
 enum { MAX_ROW_REDUCES = 8, MAX_ROW_COLUMNS = 3 };     /* in one kernel */
@@ -97,6 +117,7 @@ bool reduce_columns(const struct graph *g, ref r, const struct row_space *s, int
 char *fuse_explain(const struct graph *g);
 
 /* ---- lower.c, lower_*.c: one group to one kernel ---- */
+bool lower_reads_windows(const struct caps *caps);
 struct arg { ref node; uint32_t role; };       /* lbuf i with role in or out is this node's value */
 struct lowered {                               /* arg[id] belongs to lbufs with that id */
     struct kernel *k;

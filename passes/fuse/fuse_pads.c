@@ -3,7 +3,8 @@
  * A pad read at indices other than the reader's own, such as through a window or a slice, would end the kernel and be
  * stored.  Instead its readers can load the operand under a mask.  That pays as long as the position along the padded
  * axis has a constant stride.  A reshape in between that joins rows of different axes makes the position a division and
- * the load a gather for each lane, which is slower than an array that is written and read once.
+ * the load a gather for each lane, which is slower than an array that is written and read once.  It also pays where a
+ * product reads the windows of an image in place (windows.c), and leaves out the products of zeros around it.
  *
  * A stored pad can compute its elementwise operand, at the index where it reads it. */
 #include "fuse.h"
@@ -12,7 +13,8 @@
 /* How a node is read. */
 enum { READ_STORED = 1, /* as an array in memory: by the graph's outputs, regions, copies */
        READ_REPEATEDLY = 2, /* each element repeatedly, by an anchor that needs it in memory */
-       READ_SHIFTED = 4 }; /* at indices other than the reader's own */
+       READ_SHIFTED = 4, /* at indices other than the reader's own */
+       READ_WINDOWS = 8 }; /* by a product that reads the windows of what is padded in place, without the zeros */
 
 static bool reads_repeatedly(unsigned op) { return op_is_anchor(op) && !op_is_reduce(op); }
 
@@ -21,15 +23,29 @@ static uint8_t operand_reading(const struct graph *g, ref r, uint8_t own)
 {
     const struct node *n = &g->node[r];
     if (op_is_view(n->op))
-        return n->op == OP_reshape ? own : (own & READ_REPEATEDLY) | READ_SHIFTED;
+        return n->op == OP_reshape ? own : (own & (READ_REPEATEDLY | READ_WINDOWS)) | READ_SHIFTED;
     if (op_is_non_fusible(n->op))
         return READ_STORED;
     return reads_repeatedly(n->op) ? READ_REPEATEDLY : op_is_select(n->op) ? READ_SHIFTED : 0;
 }
 
-/* Pads that are only read at other indices, and whose value is a number, get no group: their readers evaluate them. */
-static void find_shifted(struct graph *g, uint8_t *read)
+/* Will product r read the windows of an image in place, and leave out the zeros that pads would write around it?  Sets
+ * the image. */
+static bool leaves_out_border(const struct graph *g, ref r, const struct processor *p, ref *image)
 {
+    struct image_windows w;
+    if (!p->reads_windows || !(p->devices >> g->node[r].device & 1) || !windows_find(g, r, &w) || !w.outside ||
+        !windows_read_pays(g, r, &w))
+        return false;
+    const struct node *n = &g->node[*image = w.array];
+    return !op_is_view(n->op) && (!op_is_leaf(n->op) || node_is_stored_leaf(g, w.array)) && n->dtype == KL_F32 &&
+           node_numel(g, w.array) > 1;
+}
+
+/* Pads that are only read at other indices, and whose value is a number, get no group: their readers evaluate them. */
+static void find_shifted(struct graph *g, const struct processor *p, uint8_t *read)
+{
+    ref image;
     for (uint32_t i = 0; i < g->nout; i++)
         read[g->out[i].value] |= READ_STORED;
     for (uint32_t i = 0; i < g->noperand; i++)
@@ -38,12 +54,17 @@ static void find_shifted(struct graph *g, uint8_t *read)
         const struct node *n = &g->node[r];
         if (op_is_masked(n->op)) {
             unsigned value = g->node[n->in[1]].op;
-            bool moved = (read[r] == READ_SHIFTED || (!read[r] && node_numel(g, r) == 1)) &&
+            bool moved = ((read[r] & ~READ_WINDOWS) == READ_SHIFTED || (!read[r] && node_numel(g, r) == 1)) &&
                 (value == OP_const || value == OP_slot);
             g->group[r] = moved ? GROUP_NONE : 0;
         }
         for (unsigned i = 0; i < n->nin; i++)
-            read[n->in[i]] |= operand_reading(g, r, read[r]);
+            if (i == 1 && leaves_out_border(g, r, p, &image)) {
+                read[n->in[i]] |= READ_WINDOWS;
+                read[image] |= READ_REPEATEDLY;
+            } else {
+                read[n->in[i]] |= operand_reading(g, r, read[r]);
+            }
     }
 }
 
@@ -127,18 +148,19 @@ static bool store_uneven(struct graph *g, ref v)
     return ok;
 }
 
-bool fuse_pads_choose(struct graph *g)
+bool fuse_pads_choose(struct graph *g, const struct processor *p)
 {
+    ref image;
     uint8_t *read = mem_alloc(g->nnode);
     bool ok = read;
     if (ok)
-        find_shifted(g, read);
+        find_shifted(g, p, read);
     mem_free(read);
     for (uint32_t i = 0; i < g->nout && ok; i++)
         ok = store_uneven(g, g->out[i].value);
     for (ref r = g->nnode; r-- > 1 && ok;) /* readers first: a pad that becomes stored is a reader itself */
         for (unsigned i = 0; ok && !node_is_view(g, r) && i < g->node[r].nin; i++)
-            ok = store_uneven(g, g->node[r].in[i]);
+            ok = (i == 1 && leaves_out_border(g, r, p, &image)) || store_uneven(g, g->node[r].in[i]);
     return ok;
 }
 

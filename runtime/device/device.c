@@ -143,13 +143,21 @@ static bool has_attention(const struct graph *g)
     return found;
 }
 
+static bool has_windows(const struct graph *g)
+{
+    bool found = false;
+    for (ref r = 1; r < g->nnode && !found; r++) found = g->node[r].op == OP_window;
+    for (uint32_t i = 0; i < g->nregion && !found; i++) found = has_windows(g->region[i]);
+    return found;
+}
+
 struct processor device_processor(const struct graph *g)
 {
     struct caps caps;
     if (!(graph_devices(g) & hosts)) return (struct processor){0};
-    if (!has_attention(g)) return (struct processor){.devices = hosts}; /* threads count for attention only */
+    if (!has_attention(g) && !has_windows(g)) return (struct processor){.devices = hosts};
     device_backend(DEVICE_CPU, &caps);
-    return (struct processor){hosts, caps.threads};
+    return (struct processor){hosts, has_attention(g) ? caps.threads : 0, lower_reads_windows(&caps)};
 }
 
 uint64_t device_gpus(const struct graph *g)

@@ -38,7 +38,7 @@ bool device_compile(int device, const struct kernel *k, enum emit_kind kind, str
  * cpu, and ref, which computes the same sums. */
 uint64_t device_bf16_dot2(const struct graph *g);
 /* What pass fuse needs to know of cpu, if the graph has nodes on it, or on ref; else {0}.  threads: only if there is
- * attention. */
+ * attention; reads_windows: if there is that or a window. */
 struct processor device_processor(const struct graph *g);
 /* Of the devices of its nodes, those that are GPUs, as a set of bits. */
 uint64_t device_gpus(const struct graph *g);

@@ -4,7 +4,12 @@
  * multiplies each of its rows by the elements of MR adjacent windows, which are read where the images lie and
  * broadcast.  So nothing is copied for each element of a window, and the products of a window with padding can be left
  * out: tiles at the left and right edges have code of their own, and a row of the kernel that is above or below the
- * image is skipped for all of its tile.
+ * image is skipped for all of its tile.  So the padding need not be in memory: a convolution 3x3 of stride 2 of 256
+ * channels takes 0.95 of the time without the kernel that stores it.
+ *
+ * A k-block's weights may be more than the first-level cache has: then all rows of the task are multiplied with a part
+ * of them at a time, and the chains are kept in between.  Of channels that are whole and in the image the products are
+ * written out, because the units that multiply also compute addresses: with both, it takes 0.93 of the time.
  *
  * Leaving out acc = fma(weight, 0, acc) keeps each bit, but where the weight is infinite or NaN, or the sum is -0,
  * which only a product that underflows makes of a chain that begins at 0.  Of a panel it is found out whether a weight
@@ -15,127 +20,91 @@
 #include "lower_dot.h"
 
 enum { PREFETCH_CHANNELS = 2, /* ahead: a plane of the images each, which lies on other pages */
-       MIN_PREFETCHED = 8, MAX_KERNEL = 16 };
+       MIN_PREFETCHED = 8 };
 
 /* ---- facts ---- */
-
-/* The sizes of the two windows through which the second operand views an array in memory, the last one first. */
-static unsigned windows_of(const struct dot *d, int64_t *size, ref *array)
-{
-    const struct graph *g = d->w->g;
-    unsigned n = 0;
-    for (*array = d->n->in[1]; op_is_view(g->node[*array].op); *array = g->node[*array].in[0])
-        if (g->node[*array].op == OP_window) {
-            if (n == 2)
-                return 0;
-            size[n++] = g->node[*array].attr.window.size;
-        }
-    return n;
-}
-
-enum { IMAGE, Y, X, CHANNEL, KERNEL_Y, KERNEL_X, INDICES };
-
-/* Does the second operand's address depend on each index as that of windows of images [image, channel, y, x] does? */
-static bool find_strides(struct dot *d, struct dot_windows *z)
-{
-    struct trial t;
-    bool ok = false;
-    const int64_t length[INDICES] = {z->images, z->out_h, z->out_w, z->channels, z->kernel_h, z->kernel_w};
-    if (trial_begin(&t, d->w)) {
-        struct dot copy = *d;
-        struct kernel *k = t.w.k;
-        val at[INDICES];
-        int64_t step[INDICES] = {0}, first, hi;
-        copy.w = &t.w;
-        copy.batch_index = k_int(k, 0);
-        for (unsigned i = 0; i < INDICES; i++)
-            at[i] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, length[i]), 1);
-        val n = ix_add(k, ix_scale(k, ix_add(k, ix_scale(k, at[IMAGE], z->out_h), at[Y]), z->out_w), at[X]);
-        val row = ix_add(k, ix_scale(k, at[CHANNEL], z->kernel_h), at[KERNEL_Y]);
-        val x = dot_stored_element(&copy, true, n, ix_add(k, ix_scale(k, row, z->kernel_w), at[KERNEL_X]));
-        const struct linst load = k->inst[x];
-        ok = !k->err.code && load.op == L_LOAD && !load.b && k->buf[load.imm].role == BUF_IN &&
-             ix_range(k, load.a, &first, &hi) && first == 0;
-        for (unsigned i = 0; i < INDICES && ok; i++)
-            ok = length[i] == 1 || ix_stride(k, load.a, at[i], &step[i]);
-        int64_t plane = z->height * z->width;
-        ok = ok && (z->images == 1 || step[IMAGE] == z->channels * plane) &&
-             (z->channels == 1 || step[CHANNEL] == plane) && step[Y] >= 0 && step[Y] % z->width == 0 &&
-             step[KERNEL_Y] >= 0 && step[KERNEL_Y] % z->width == 0 && step[X] >= 0 && step[KERNEL_X] >= 0;
-        z->stride_h = step[Y] / z->width;
-        z->stride_w = step[X];
-        z->dilation_h = step[KERNEL_Y] / z->width;
-        z->dilation_w = step[KERNEL_X];
-    }
-    trial_end(&t, d->w);
-    return ok;
-}
 
 bool dot_windows_fits(struct dot *d)
 {
     const struct graph *g = d->w->g;
-    struct dot_windows *z = &d->windows;
-    int64_t size[2];
-    ref array;
-    if (d->symbolic || d->unit != 1 || d->dtype != KL_F32 || g->node[d->n->in[0]].dtype != KL_F32 ||
-        d->size.batch != 1 || d->free_b.rank != 3 || windows_of(d, size, &array) != 2 ||
-        !lower_in_memory(d->w, array) || g->node[array].dtype != KL_F32 || d->w->pitch[array] ||
-        node_shape(g, array)->rank != 4 || d->size.n < 1)
-        return false;
-    const struct shape *s = node_shape(g, array);
-    *z = (struct dot_windows){.images = d->free_b.dim[0], .out_h = d->free_b.dim[1], .out_w = d->free_b.dim[2],
-                              .channels = s->dim[1], .kernel_h = size[1], .kernel_w = size[0], .height = s->dim[2],
-                              .width = s->dim[3], .array = array};
+    struct image_windows *z = &d->windows;
     struct zero_border border;
-    lower_zero_border(g, array, &border);
-    z->first_y = border.first[2];
-    z->end_y = border.end[2];
-    z->first_x = border.first[3];
-    z->end_x = border.end[3];
+    if (d->symbolic || d->unit != 1 || d->dtype != KL_F32 || g->node[d->n->in[0]].dtype != KL_F32 || d->size.n < 1 ||
+        !windows_find(g, d->w->anchor, z) || !lower_in_memory(d->w, z->array) ||
+        g->node[z->array].dtype != KL_F32 || d->w->pitch[z->array])
+        return false;
+    lower_zero_border(g, z->array, &border);
+    z->first_y += border.first[2];
+    z->end_y -= z->height - border.end[2];
+    z->first_x += border.first[3];
+    z->end_x -= z->width - border.end[3];
     dot_find_steps(d);
-    return z->images == s->dim[0] && z->kernel_w > 1 && z->kernel_w <= MAX_KERNEL && z->kernel_h > 1 &&
-           d->size.k == z->channels * z->kernel_h * z->kernel_w && d->kblock >= z->kernel_w && find_strides(d, z);
+    return z->kernel_w > 1 && z->kernel_w <= MAX_WINDOW && z->kernel_h > 1 && d->kblock >= z->kernel_w;
 }
 
 /* ---- the kernel ---- */
 
+static bool pads_columns(const struct image_windows *z) { return z->first_x > 0 || z->end_x < z->wide; }
+static bool pads_rows(const struct image_windows *z) { return z->first_y > 0 || z->end_y < z->high; }
+
+struct windows_edges dot_windows_edges(const struct dot *d, int64_t results)
+{
+    const struct image_windows *z = &d->windows;
+    const int64_t tiles = z->out_w / results, tile = results * z->stride_w;
+    const int64_t most = z->outside ? tiles : 1;
+    struct windows_edges e = {0};
+    while (e.left < most && z->first_x > e.left * tile)
+        e.left++;
+    while (e.right < most && e.left + e.right < tiles &&
+           ((tiles - e.right) * results - 1) * z->stride_w + (z->kernel_w - 1) * z->dilation_w >= z->end_x)
+        e.right++;
+    return e;
+}
+
+int64_t dot_windows_block_channels(const struct dot *d)
+{
+    const int64_t steps = d->windows.kernel_h * d->windows.kernel_w;
+    return d->blocks == 1 ? d->windows.channels : dot_parts(d->kblock, steps) + (d->kblock % steps != 0);
+}
+
 struct windows_product {
     const struct dot *d;
-    const struct dot_windows *z;
+    const struct image_windows *z;
     int64_t rows, lanes;                         /* rows of results in a task; lanes of squares that are transposed */
-    uint32_t images, panel, sums, square, most;  /* lbufs; most: the largest bits of a weight's magnitude */
+    uint32_t images, panel, chains, sums, square, most; /* lbufs; chains: of the k-block's parts so far; most: the
+                                                           largest bits of a weight's magnitude */
     val m0, row0;                                /* the task's first channel and first row of results */
     val kb, k0, end;                             /* the k-block: its number, and first and last index + 1 */
+    int64_t channels, parts;                     /* of images in a part of a k-block; parts of a k-block */
+    val part, from, to;                          /* the part: its number, and first and last index + 1 */
 };
 
 /* MR adjacent results: their row, counted through all images, their first column, and which of them may leave out which
  * columns of the kernel: those whose windows begin at `at`, or any if that is -1. */
 struct windows_tile { val row, column; int64_t at; };
 
-static bool pads_columns(const struct dot_windows *z) { return z->first_x > 0 || z->end_x < z->width; }
-static bool pads_rows(const struct dot_windows *z) { return z->first_y > 0 || z->end_y < z->height; }
-
 /* Is column `column` of the kernel outside of the image for result i of the tile? */
-static bool is_padding(const struct dot_windows *z, const struct windows_tile *t, int64_t i, int64_t column)
+static bool is_padding(const struct image_windows *z, const struct windows_tile *t, int64_t i, int64_t column)
 {
     int64_t x = (t->at + i) * z->stride_w + column * z->dilation_w;
     return t->at >= 0 && (x < z->first_x || x >= z->end_x);
 }
 
-/* The element of the images at which the window of the tile's first result begins. */
+/* The element of the images at which the window of the tile's first result begins; it may be outside of the array. */
 static val window_origin(const struct windows_product *c, const struct windows_tile *t)
 {
-    const struct dot_windows *z = c->z;
+    const struct image_windows *z = c->z;
     struct kernel *k = c->d->w->k;
     val y = ix_scale(k, ix_mod(k, t->row, z->out_h), z->stride_h * z->width);
     val image = ix_scale(k, ix_div(k, t->row, z->out_h), z->channels * z->height * z->width);
-    return ix_add(k, ix_add(k, image, y), ix_scale(k, t->column, z->stride_w));
+    val first = ix_add(k, ix_add(k, image, y), ix_scale(k, t->column, z->stride_w));
+    return ix_sub(k, first, k_int(k, z->before_y * z->width + z->before_x));
 }
 
 /* How far from there row `row` of the kernel is, counted through all channels. */
 static val kernel_row(const struct windows_product *c, val row)
 {
-    const struct dot_windows *z = c->z;
+    const struct image_windows *z = c->z;
     struct kernel *k = c->d->w->k;
     return ix_add(k, ix_scale(k, ix_div(k, row, z->kernel_h), z->height * z->width),
                   ix_scale(k, ix_mod(k, row, z->kernel_h), z->dilation_h * z->width));
@@ -174,23 +143,51 @@ static void close_sums(const struct windows_product *c, val loop, val *acc, cons
         acc[i] = k_out(k, carry[i]);
 }
 
-/* All products of indices `from` to `to` of the contraction, one by one. */
-static void add_each(const struct windows_product *c, val origin, val from, val to, val *acc)
+/* The conditions that x, which is at most `max`, is not below `first`, and is below `end`; 0: it always is. */
+static val is_between(struct kernel *k, val x, int64_t first, int64_t end, int64_t max)
 {
-    const struct dot_windows *z = c->z;
+    val in = first > 0 ? k_prim(k, P_LE, k_int(k, first), x, 0) : 0;
+    val below = end <= max ? k_prim(k, P_LT, x, k_int(k, end), 0) : 0;
+    return in && below ? k_prim(k, P_AND, in, below, 0) : in ? in : below;
+}
+
+/* All products of indices `from` to `to` of the contraction, one by one, those of padding included. */
+static void add_each(const struct windows_product *c, const struct windows_tile *t, val origin, val from, val to,
+                     val *acc)
+{
+    const struct image_windows *z = c->z;
     struct kernel *k = c->d->w->k;
-    val carry[MAX_ROWS], at = open_sums(c, from, to, acc, carry);
-    ix_bound(k, at, 0, c->d->size.k - 1);
-    val row = kernel_row(c, ix_div(k, at, z->kernel_w));
-    val column = ix_scale(k, ix_mod(k, at, z->kernel_w), z->dilation_w);
-    add_step_of_panel(c, ix_sub(k, at, c->k0), ix_add(k, origin, ix_add(k, row, column)), 0, acc);
-    close_sums(c, at, acc, carry);
+    val carry[MAX_ROWS], step = open_sums(c, from, to, acc, carry);
+    ix_bound(k, step, 0, c->d->size.k - 1);
+    val row = ix_div(k, step, z->kernel_w), column = ix_scale(k, ix_mod(k, step, z->kernel_w), z->dilation_w);
+    val at = ix_add(k, origin, ix_add(k, kernel_row(c, row), column));
+    if (!z->outside) {
+        add_step_of_panel(c, ix_sub(k, step, c->k0), at, 0, acc);
+    } else {
+        val weight = k_load(k, c->panel, ix_add(k, ix_scale(k, ix_sub(k, step, c->k0), c->d->nr), c->d->w->lane), 0);
+        val y = ix_add(k, ix_scale(k, ix_mod(k, t->row, z->out_h), z->stride_h),
+                       ix_scale(k, ix_mod(k, row, z->kernel_h), z->dilation_h));
+        val in_y = is_between(k, y, z->first_y, z->end_y, z->high - 1), none = k_bits(k, KL_F32, 0);
+        for (int64_t i = 0; i < c->d->mr; i++) {
+            val x = ix_add(k, column, k_int(k, (t->at + i) * z->stride_w));
+            val in = t->at < 0 ? 0 : is_between(k, x, z->first_x, z->end_x, z->wide - 1);
+            in = in && in_y ? k_prim(k, P_AND, in, in_y, 0) : in ? in : in_y;
+            val place = ix_add(k, at, k_int(k, i * z->stride_w));
+            if (in) {
+                place = k_prim(k, P_SELECT, in, place, k_int(k, 0));
+                ix_assume_range(k, place, 0, z->images * z->channels * z->height * z->width - 1);
+            }
+            x = k_load(k, c->images, place, 0);
+            acc[i] = dot_multiply_add(k, in ? k_prim(k, P_SELECT, in, x, none) : x, weight, acc[i]);
+        }
+    }
+    close_sums(c, step, acc, carry);
 }
 
 /* How many rows of the kernel are above row `y` of the images for the tile: at most all of them. */
 static val rows_above(const struct windows_product *c, const struct windows_tile *t, int64_t y)
 {
-    const struct dot_windows *z = c->z;
+    const struct image_windows *z = c->z;
     struct kernel *k = c->d->w->k;
     val top = ix_scale(k, ix_mod(k, t->row, z->out_h), z->stride_h);
     val above = k_max(k, ix_sub(k, k_int(k, y), top), k_int(k, 0));
@@ -201,7 +198,7 @@ static val rows_above(const struct windows_product *c, const struct windows_tile
 /* The products of a row of the kernel: `step` is its first one's row of the panel, `at` where it meets the images. */
 static void add_kernel_row(const struct windows_product *c, const struct windows_tile *t, val step, val at, val *acc)
 {
-    const struct dot_windows *z = c->z;
+    const struct image_windows *z = c->z;
     struct kernel *k = c->d->w->k;
     if (z->channels >= MIN_PREFETCHED) {
         val ahead = ix_add(k, at, k_int(k, PREFETCH_CHANNELS * z->height * z->width));
@@ -218,19 +215,53 @@ static void add_kernel_row(const struct windows_product *c, const struct windows
     }
 }
 
+/* A loop that carries the tile's sums and two addresses. */
+struct rows_loop {
+    val loop, outer[MAX_ROWS], at, step;
+};
+
+static struct rows_loop open_rows(const struct windows_product *c, val from, val to, val at, val step, val *acc)
+{
+    const struct image_windows *z = c->z;
+    struct kernel *k = c->d->w->k;
+    struct rows_loop l;
+    l.loop = open_sums(c, from, to, acc, l.outer);
+    l.at = k_carry(k, at);
+    l.step = k_carry(k, step);
+    ix_assume_range(k, l.at, -z->before_y * z->width - z->before_x, z->images * z->channels * z->height * z->width);
+    ix_assume_range(k, l.step, 0, c->d->size.k);
+    return l;
+}
+
+static void close_rows(const struct windows_product *c, const struct rows_loop *l, int64_t at, int64_t step, val *acc)
+{
+    struct kernel *k = c->d->w->k;
+    val next_at = ix_add(k, l->at, k_int(k, at)), next_step = ix_add(k, l->step, k_int(k, step));
+    k_next(k, l->at, next_at);
+    k_next(k, l->step, next_step);
+    close_sums(c, l->loop, acc, l->outer);
+}
+
+/* Which rows of the kernel are in the image: first to end - 1; NIL, NIL: all are for each tile. */
+struct kernel_rows { val first, end; };
+
+static struct kernel_rows rows_in_image(const struct windows_product *c, const struct windows_tile *t)
+{
+    const struct image_windows *z = c->z;
+    if (!pads_rows(z))
+        return (struct kernel_rows){0};
+    return (struct kernel_rows){rows_above(c, t, z->first_y), rows_above(c, t, z->end_y)};
+}
+
 /* The products of rows `from` to `to` of the kernel, counted through all channels, without those of padding.  The loop
  * over the rows of a channel carries its addresses: what computes them would take the units that multiply. */
-static void add_rows(const struct windows_product *c, const struct windows_tile *t, val origin, val from, val to,
-                     val *acc)
+static void add_rows(const struct windows_product *c, const struct windows_tile *t, val origin,
+                     const struct kernel_rows *in, val from, val to, val *acc)
 {
-    const struct dot_windows *z = c->z;
+    const struct image_windows *z = c->z;
     struct kernel *k = c->d->w->k;
-    const int64_t plane = z->height * z->width, below = z->dilation_h * z->width;
-    val outer[MAX_ROWS], inner[MAX_ROWS], first = k_int(k, 0), end = k_int(k, z->kernel_h);
-    if (pads_rows(z)) {
-        first = rows_above(c, t, z->first_y);
-        end = rows_above(c, t, z->end_y);
-    }
+    const int64_t below = z->dilation_h * z->width;
+    val outer[MAX_ROWS], first = in->first ? in->first : k_int(k, 0), end = in->end ? in->end : k_int(k, z->kernel_h);
     val channels = ix_div(k, ix_add(k, to, k_int(k, z->kernel_h - 1)), z->kernel_h);
     val channel = open_sums(c, ix_div(k, from, z->kernel_h), channels, acc, outer);
     ix_bound(k, channel, 0, z->channels - 1);
@@ -239,20 +270,76 @@ static void add_rows(const struct windows_product *c, const struct windows_tile 
         first = k_max(k, first, ix_sub(k, from, top));
         end = k_min(k, end, ix_sub(k, to, top));
     }
-    val at = ix_add(k, ix_add(k, origin, ix_scale(k, channel, plane)), ix_scale(k, first, below));
+    val at = ix_add(k, ix_add(k, origin, ix_scale(k, channel, z->height * z->width)), ix_scale(k, first, below));
     val step = ix_sub(k, ix_scale(k, ix_add(k, top, first), z->kernel_w), c->k0);
-    val row = open_sums(c, first, end, acc, inner);
-    ix_bound(k, row, 0, z->kernel_h - 1);
-    at = k_carry(k, at);
-    step = k_carry(k, step);
-    ix_assume_range(k, at, 0, z->images * z->channels * plane);
-    ix_assume_range(k, step, 0, c->d->size.k);
-    add_kernel_row(c, t, step, at, acc);
-    val next_at = ix_add(k, at, k_int(k, below)), next_step = ix_add(k, step, k_int(k, z->kernel_w));
-    k_next(k, at, next_at);
-    k_next(k, step, next_step);
-    close_sums(c, row, acc, inner);
+    struct rows_loop row = open_rows(c, first, end, at, step, acc);
+    ix_bound(k, row.loop, 0, z->kernel_h - 1);
+    add_kernel_row(c, t, row.step, row.at, acc);
+    close_rows(c, &row, below, z->kernel_w, acc);
     close_sums(c, channel, acc, outer);
+}
+
+/* The same of channels `from` to `to` with all rows of the kernel, which are written out: what counts them and carries
+ * their addresses would take the units that multiply, too. */
+static void add_channels(const struct windows_product *c, const struct windows_tile *t, val origin, val from, val to,
+                         val *acc)
+{
+    const struct image_windows *z = c->z;
+    struct kernel *k = c->d->w->k;
+    const int64_t plane = z->height * z->width, steps = z->kernel_h * z->kernel_w;
+    val at = ix_add(k, origin, ix_scale(k, from, plane)), step = ix_sub(k, ix_scale(k, from, steps), c->k0);
+    struct rows_loop channel = open_rows(c, from, to, at, step, acc);
+    for (int64_t row = 0; row < z->kernel_h; row++)
+        add_kernel_row(c, t, ix_add(k, channel.step, k_int(k, row * z->kernel_w)),
+                       ix_add(k, channel.at, k_int(k, row * z->dilation_h * z->width)), acc);
+    close_rows(c, &channel, plane, steps, acc);
+}
+
+/* Is a channel written out?  Of larger kernels its own loops count little, and its code would be long. */
+static bool writes_channels(const struct windows_product *c)
+{
+    enum { MOST = 100 };
+    return c->z->kernel_h * c->z->kernel_w * c->d->mr <= MOST;
+}
+
+/* The products of rows `from` to `to` of the kernel: of whole channels all of whose rows are in the image, and before
+ * and after them of the other rows. */
+static void add_kernel_rows(const struct windows_product *c, const struct windows_tile *t, val origin, val from, val to,
+                         val *acc)
+{
+    const struct image_windows *z = c->z;
+    struct kernel *k = c->d->w->k;
+    const struct kernel_rows in = rows_in_image(c, t);
+    const bool whole = c->d->blocks == 1 || c->d->kblock % (z->kernel_h * z->kernel_w) == 0; /* blocks of channels */
+    val carry[MAX_ROWS], pass = 0, zero = k_int(k, 0);
+    if (!writes_channels(c)) {
+        add_rows(c, t, origin, &in, from, to, acc);
+        return;
+    }
+    val first = ix_div(k, ix_add(k, from, k_int(k, z->kernel_h - 1)), z->kernel_h), end = ix_div(k, to, z->kernel_h);
+    if (in.first) {
+        val all = k_prim(k, P_AND, k_prim(k, P_EQ, in.first, zero, 0),
+                         k_prim(k, P_EQ, in.end, k_int(k, z->kernel_h), 0), 0);
+        first = k_prim(k, P_SELECT, all, first, ix_div(k, ix_add(k, to, k_int(k, z->kernel_h - 1)), z->kernel_h));
+        ix_assume_range(k, first, 0, z->channels);
+    }
+    if (!whole) /* twice: after the whole channels, there are only rows */
+        pass = open_sums(c, zero, k_int(k, 2), acc, carry);
+    if (!whole || in.first) {
+        val begin = ix_scale(k, first, z->kernel_h), rows_from = from, rows_to = k_min(k, begin, to);
+        if (!whole) {
+            val again = k_prim(k, P_EQ, pass, k_int(k, 1), 0);
+            rows_from = k_prim(k, P_SELECT, again, k_max(k, begin, ix_scale(k, end, z->kernel_h)), from);
+            rows_to = k_prim(k, P_SELECT, again, to, rows_to);
+            ix_assume_range(k, rows_from, 0, (z->channels + 1) * z->kernel_h);
+            end = k_prim(k, P_SELECT, again, zero, end);
+        }
+        ix_assume_range(k, rows_to, 0, z->channels * z->kernel_h);
+        add_rows(c, t, origin, &in, rows_from, rows_to, acc);
+    }
+    add_channels(c, t, origin, first, end, acc);
+    if (!whole)
+        close_sums(c, pass, acc, carry);
 }
 
 /* 1 if the tile's sums are to be computed with all products, else 0. */
@@ -272,30 +359,42 @@ static val has_special(const struct windows_product *c, const val *acc)
     return times;
 }
 
-/* The chains of one k-block. */
-static void add_block(const struct windows_product *c, const struct windows_tile *t, val *acc)
+/* The products of the part of the k-block, added to the chains. */
+static void add_block_part(const struct windows_product *c, const struct windows_tile *t, val origin, val *acc)
 {
-    const struct dot_windows *z = c->z;
+    const struct image_windows *z = c->z;
     struct kernel *k = c->d->w->k;
-    const val zero = k_splat(k, k_bits(k, c->d->dtype, 0));
     const bool whole = c->d->blocks == 1 || c->d->kblock % z->kernel_w == 0; /* rows of the kernel in each block */
-    val origin = window_origin(c, t), carry[MAX_ROWS];
-    val from = ix_div(k, ix_add(k, c->k0, k_int(k, whole ? 0 : z->kernel_w - 1)), z->kernel_w);
-    val to = ix_div(k, c->end, z->kernel_w);
-    for (int64_t i = 0; i < c->d->mr; i++)
-        acc[i] = zero;
+    val from = ix_div(k, ix_add(k, c->from, k_int(k, whole ? 0 : z->kernel_w - 1)), z->kernel_w);
+    val to = ix_div(k, c->to, z->kernel_w);
     if (!whole)
-        add_each(c, origin, c->k0, ix_scale(k, from, z->kernel_w), acc);
-    add_rows(c, t, origin, from, to, acc);
+        add_each(c, t, origin, c->from, k_min(k, ix_scale(k, from, z->kernel_w), c->to), acc);
+    add_kernel_rows(c, t, origin, from, to, acc);
     if (!whole)
-        add_each(c, origin, ix_scale(k, to, z->kernel_w), c->end, acc);
-    if (!pads_rows(z) && (t->at < 0 || !pads_columns(z)))
-        return;
-    val again = open_sums(c, k_int(k, 0), has_special(c, acc), acc, carry);
-    for (int64_t i = 0; i < c->d->mr; i++)
-        acc[i] = zero;
-    add_each(c, origin, c->k0, c->end, acc);
-    close_sums(c, again, acc, carry);
+        add_each(c, t, origin, k_max(k, ix_scale(k, to, z->kernel_w), c->from), c->to, acc);
+}
+
+/* Ends the chains of one k-block, of which `at` is the place of the lane's first result in scratch. */
+static void end_chains(const struct windows_product *c, const struct windows_tile *t, val origin, val at, val *acc)
+{
+    const struct dot *d = c->d;
+    struct kernel *k = d->w->k;
+    val carry[MAX_ROWS], zero = k_splat(k, k_bits(k, d->dtype, 0));
+    if (pads_rows(c->z) || (t->at >= 0 && pads_columns(c->z))) {
+        val again = open_sums(c, k_int(k, 0), has_special(c, acc), acc, carry);
+        for (int64_t i = 0; i < d->mr; i++)
+            acc[i] = zero;
+        add_each(c, t, origin, c->k0, c->end, acc);
+        close_sums(c, again, acc, carry);
+    }
+    for (int64_t i = 0; i < d->mr; i++) {
+        val here = ix_add(k, at, k_int(k, i * d->nr)), sum = acc[i];
+        if (d->blocks > 1) {
+            sum = k_prim(k, P_ADD, k_load(k, c->sums, here, 0), acc[i], 0);
+            sum = k_prim(k, P_SELECT, k_prim(k, P_EQ, c->kb, k_int(k, 0), 0), acc[i], sum);
+        }
+        k_store(k, c->sums, here, sum, 0);
+    }
 }
 
 static void emit_tile(const struct windows_product *c, const struct windows_tile *t)
@@ -303,41 +402,54 @@ static void emit_tile(const struct windows_product *c, const struct windows_tile
     const struct dot *d = c->d;
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    val acc[MAX_ROWS];
+    const bool parts = c->parts > 1;
+    val acc[MAX_ROWS], open = 0;
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
-    add_block(c, t, acc);
+    val origin = window_origin(c, t), zero = k_splat(k, k_bits(k, d->dtype, 0));
     val first = ix_add(k, ix_scale(k, ix_sub(k, t->row, c->row0), c->z->out_w), t->column);
+    val at = ix_add(k, ix_scale(k, first, d->nr), w->lane);
     for (int64_t i = 0; i < d->mr; i++) {
-        val at = ix_add(k, ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr), w->lane);
-        if (d->blocks > 1) {
-            val sum = k_prim(k, P_ADD, k_load(k, c->sums, at, 0), acc[i], 0);
-            acc[i] = k_prim(k, P_SELECT, k_prim(k, P_EQ, c->kb, k_int(k, 0), 0), acc[i], sum);
-        }
-        k_store(k, c->sums, at, acc[i], 0);
+        acc[i] = zero;
+        if (parts)
+            acc[i] = k_prim(k, P_SELECT, k_prim(k, P_EQ, c->part, k_int(k, 0), 0), zero,
+                            k_load(k, c->chains, ix_add(k, at, k_int(k, i * d->nr)), 0));
     }
+    add_block_part(c, t, origin, acc);
+    if (parts) {
+        val last = k_int(k, c->parts - 1);
+        open = k_if(k, k_prim(k, P_LT, c->part, last, 0));
+        for (int64_t i = 0; i < d->mr; i++)
+            k_store(k, c->chains, ix_add(k, at, k_int(k, i * d->nr)), acc[i], 0);
+        k_end(k, open);
+        open = k_if(k, k_prim(k, P_EQ, c->part, last, 0));
+    }
+    end_chains(c, t, origin, at, acc);
+    if (open)
+        k_end(k, open);
     k_end(k, w->lane);
     w->lane = 0;
 }
 
-/* The tiles of a row of results: the first, those between, and the last one. */
+/* The tiles of a row of results: those at the edges, and those between. */
 static void emit_row(const struct windows_product *c, val row)
 {
     struct kernel *k = c->d->w->k;
-    int64_t tiles = c->z->out_w / c->d->mr, edges = pads_columns(c->z), middle = tiles - 2 * edges;
-    struct windows_tile t = {.row = row, .column = k_int(k, 0)};
-    if (edges)
-        emit_tile(c, &t);
-    if (middle > 0) {
-        val number = k_loop(k, LOOP_SERIAL, k_int(k, edges), k_int(k, edges + middle), 1);
-        t.column = ix_scale(k, number, c->d->mr);
-        t.at = -1;
-        emit_tile(c, &t);
-        k_end(k, number);
-    }
-    if (edges && tiles > 1) {
-        t.at = (tiles - 1) * c->d->mr;
+    const int64_t tiles = c->z->out_w / c->d->mr;
+    struct windows_edges edges = dot_windows_edges(c->d, c->d->mr);
+    struct windows_tile t = {.row = row};
+    for (int64_t i = 0; i < tiles; i++) {
+        bool middle = i >= edges.left && i < tiles - edges.right;
+        t.at = i * c->d->mr;
         t.column = k_int(k, t.at);
-        emit_tile(c, &t);
+        if (!middle) {
+            emit_tile(c, &t);
+        } else if (i == edges.left) {
+            val number = k_loop(k, LOOP_SERIAL, k_int(k, i), k_int(k, tiles - edges.right), 1);
+            t.column = ix_scale(k, number, c->d->mr);
+            t.at = -1;
+            emit_tile(c, &t);
+            k_end(k, number);
+        }
     }
 }
 
@@ -421,6 +533,23 @@ static void transpose_results(const struct windows_product *c, val first, int64_
     k_end(k, group);
 }
 
+/* Begins the loop over the parts of the k-block, all but the first of which begin with a channel. */
+static void begin_part(struct windows_product *c)
+{
+    struct kernel *k = c->d->w->k;
+    const int64_t steps = c->z->kernel_h * c->z->kernel_w, each = c->channels * steps;
+    c->from = c->k0;
+    c->to = c->end;
+    if (c->parts == 1)
+        return;
+    c->part = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, c->parts), 1);
+    val start = ix_add(k, ix_scale(k, ix_div(k, c->k0, steps), steps), ix_scale(k, c->part, each));
+    c->from = k_min(k, k_max(k, start, c->k0), c->end);
+    c->to = k_min(k, ix_add(k, start, k_int(k, each)), c->end);
+    ix_assume_range(k, c->from, 0, c->d->size.k);
+    ix_assume_range(k, c->to, 0, c->d->size.k);
+}
+
 /* One task: some channels and rows of results. */
 static void emit_windows(struct windows_product *c)
 {
@@ -434,9 +563,12 @@ static void emit_windows(struct windows_product *c)
     (d->a_step_k == 1 ? pack_weights : pack_steps)(c);
     if (pads_rows(c->z) || pads_columns(c->z))
         find_most(c);
+    begin_part(c);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, c->rows), 1);
     emit_row(c, ix_add(k, c->row0, i));
     k_end(k, i);
+    if (c->parts > 1)
+        k_end(k, c->part);
     if (d->blocks > 1)
         k_end(k, c->kb);
     if (squares) {
@@ -452,8 +584,9 @@ void dot_windows_emit(struct dot *d, const struct schedule *s)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    const struct dot_windows *z = &d->windows;
-    struct windows_product c = {.d = d, .z = z, .rows = s->dot_windows.rows, .lanes = s->dot_windows.square};
+    const struct image_windows *z = &d->windows;
+    struct windows_product c = {.d = d, .z = z, .rows = s->dot_windows.rows,
+                                .channels = s->dot_windows.channels, .lanes = s->dot_windows.square};
     struct tasks t;
     int64_t block = d->blocks > 1 ? d->kblock : d->size.k, groups;
     d->mr = s->dot_windows.mr;
@@ -462,6 +595,9 @@ void dot_windows_emit(struct dot *d, const struct schedule *s)
     groups = d->size.m / d->nr;
     c.images = lower_buffer(w, z->array, BUF_IN);
     c.panel = k_buf(k, BUF_SCRATCH, KL_F32, dot_parts(block, c.lanes) * c.lanes * d->nr, 0);
+    c.parts = dot_parts(dot_windows_block_channels(d), c.channels);
+    if (c.parts > 1)
+        c.chains = k_buf(k, BUF_SCRATCH, KL_F32, c.rows * z->out_w * d->nr, 0);
     c.sums = k_buf(k, BUF_SCRATCH, KL_F32, c.rows * z->out_w * d->nr, 0);
     c.square = k_buf(k, BUF_SCRATCH, KL_F32, c.lanes * c.lanes, 0);
     c.most = k_buf(k, BUF_SCRATCH, KL_I32, 1, 0);

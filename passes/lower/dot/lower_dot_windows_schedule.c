@@ -5,7 +5,7 @@
  * Fewer where tasks would be too few for all threads. */
 static int64_t choose_rows(const struct dot *d, const struct caps *caps, unsigned nr, int64_t most)
 {
-    const struct dot_windows *z = &d->windows;
+    const struct image_windows *z = &d->windows;
     int64_t all = z->images * z->out_h, rows = most / z->out_w, groups = d->size.m / nr;
     int64_t tasks = 2 * (int64_t)caps->threads, fewest = dot_parts(tasks, groups);
     if (rows > all / fewest)
@@ -15,23 +15,18 @@ static int64_t choose_rows(const struct dot *d, const struct caps *caps, unsigne
     return rows > 1 ? rows : 1;
 }
 
-/* Results of a tile: a divisor of a row's, so that it takes no masks; 0: none is good.  Seven are fourteen chains of
- * two vectors, which is what a processor of four or five cycles for a multiply-add needs, and leave registers. */
-static int64_t choose_results(int64_t row)
-{
-    static const uint8_t by_preference[] = {7, 8, 6, 10, 9};
-    for (unsigned i = 0; i < sizeof by_preference; i++)
-        if (row % by_preference[i] == 0)
-            return by_preference[i];
-    return 0;
-}
-
-/* Is it faster than a product of packed windows? */
-static bool prefers_windows(const struct dot *d, const struct caps *caps)
+bool lower_reads_windows(const struct caps *caps)
 {
     enum { MANY_REGISTERS = 32, WIDE = 64 };
-    return caps->vector_regs >= MANY_REGISTERS && caps->vector_bytes >= WIDE && !caps->compact &&
-           d->size.m % (2 * WIDE / 4) == 0 && choose_results(d->windows.out_w);
+    return !caps->is_gpu && caps->vector_regs >= MANY_REGISTERS && caps->vector_bytes >= WIDE && !caps->compact;
+}
+
+/* Channels of images in a part of a k-block: the weights of a part stay in the first-level cache, while all rows of the
+ * task are multiplied with them. */
+static int64_t choose_channels(const struct dot *d, const struct caps *caps, unsigned nr)
+{
+    int64_t bytes = (d->blocks > 1 ? d->kblock : d->size.k) * nr * d->element, most = caps->l1_bytes * 5 / 8;
+    return dot_parts(dot_windows_block_channels(d), dot_parts(bytes, most));
 }
 
 static bool tile_divides(const struct dot *d, const struct schedule *s)
@@ -47,10 +42,10 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
     const struct caps *caps = d->w->chooser->caps;
     bool open = !d->w->chooser->want;
     if (open) {
-        if (caps->is_gpu || !prefers_windows(d, caps))
+        if (!lower_reads_windows(caps) || !windows_read_pays(d->w->g, d->w->anchor, &d->windows))
             return false;
         s->dot_windows.kc = (uint32_t)d->kblock;
-        s->dot_windows.mr = (uint16_t)choose_results(d->windows.out_w);
+        s->dot_windows.mr = (uint16_t)windows_tile(d->windows.out_w);
         s->dot_windows.nr = (uint16_t)(2 * caps->vector_bytes / 4);
     }
     if (!dot_tile_legal(d, s) || !tile_divides(d, s))
@@ -60,6 +55,8 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
         s->width = (uint16_t)nr;
     if (!s->dot_windows.square)
         s->dot_windows.square = (uint16_t)(caps->vector_bytes / 4 < nr ? caps->vector_bytes / 4 : nr);
+    if (!s->dot_windows.channels)
+        s->dot_windows.channels = (uint32_t)choose_channels(d, caps, nr);
     if (!s->dot_windows.rows)
         s->dot_windows.rows = (uint32_t)choose_rows(d, caps, nr, caps->l2_bytes / SUMS_BYTES_SHARE / 4 / nr);
     if (open) { /* a task's work: products by sixteens, and each result once more, which is transposed and stored */
@@ -72,10 +69,15 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
 
 bool dot_windows_legal(const struct dot *d, const struct schedule *s)
 {
-    const struct dot_windows *z = &d->windows;
+    enum { MAX_EDGES = 8 }; /* each has code of its own */
+    const struct image_windows *z = &d->windows;
     if (s->dot_windows.square > s->dot_windows.nr)
         return reject_schedule(d->w, "square", "square %u: the tile has %u channels", s->dot_windows.square,
                                s->dot_windows.nr);
+    const struct windows_edges edges = dot_windows_edges(d, s->dot_windows.mr);
+    if (edges.left + edges.right > MAX_EDGES)
+        return reject_schedule(d->w, "tile", "tile %ux%u: %d tiles of a row have zeros beside the image, at most",
+                               s->dot_windows.mr, s->dot_windows.nr, MAX_EDGES);
     return z->images * z->out_h % s->dot_windows.rows == 0 ||
            reject_schedule(d->w, "rows", "rows %u: they divide the rows of all images", s->dot_windows.rows);
 }

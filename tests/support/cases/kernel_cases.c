@@ -284,6 +284,7 @@ static void any_product(struct kernel_cases *c, const struct caps *t, struct sch
         break;
     case SCHED_DOT_WINDOWS:
         s->dot_windows.rows = rng_below(&c->r, 2) ? up_to(c, 4) : 0;
+        s->dot_windows.channels = rng_below(&c->r, 2) ? up_to(c, 4) : 0;
         s->dot_windows.square = rng_below(&c->r, 2) ? power(c, 4) : 0;
         break;
     case SCHED_DOT_BLOCKS:
@@ -464,7 +465,8 @@ bool kernel_cases_run(struct kernel_cases *c, const struct graph *g, unsigned t,
     const struct caps *caps = &c->target[t];
     struct graph *h = graph_clone(g);
     struct pass_options o = {.fuse = fuse, .bf16_dot2 = caps->dot2 ? UINT64_MAX : 0,
-                             .processor = {caps->is_gpu ? 0 : UINT64_MAX, 2}, .gpus = caps->is_gpu ? UINT64_MAX : 0};
+                             .processor = {caps->is_gpu ? 0 : UINT64_MAX, 2, lower_reads_windows(caps)},
+                             .gpus = caps->is_gpu ? UINT64_MAX : 0};
     struct run_data d = {0};
     struct err e = {0};
     if (c->verbose) {

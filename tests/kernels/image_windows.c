@@ -1,0 +1,115 @@
+/* Convolutions that read the windows of images in place (lower_dot_windows.c): borders that are stored and that are
+ * not, wider than tiles, above, below and beside the image; blocks and parts of a contraction that begin and end
+ * anywhere; weights that are not finite, and sums of -0, whose products with zeros count.
+ *
+ *   image_windows [COUNT [SEED [VARIANTS [COMPILE]]]]     VARIANTS and COMPILE as those of small_scopes */
+#include "tests/support/cases/kernel_cases.h"
+#include <stdlib.h>
+
+enum { PLAIN, INFINITE, TINY, VALUES };
+enum { BORDER_INSIDE, BORDER_READ, BORDER_BELOW, FORMS }; /* who else reads the border, or is below it */
+
+struct image_case {
+    int64_t images, channels, filters, kernel[2], stride[2], dilation[2], low[2], high[2], out[2], block;
+    unsigned values, form;
+};
+
+static int64_t one_of(struct rng *r, const int64_t *from, unsigned n) { return from[rng_below(r, n)]; }
+#define ONE_OF(r, ...) \
+    one_of(r, (const int64_t[]){__VA_ARGS__}, (unsigned)(sizeof(int64_t[]){__VA_ARGS__} / sizeof(int64_t)))
+
+static struct image_case any_case(struct rng *r)
+{
+    struct image_case c = {.images = ONE_OF(r, 1, 1, 2), .channels = ONE_OF(r, 1, 2, 3, 9),
+                           .filters = ONE_OF(r, 32, 32, 64), .block = ONE_OF(r, 0, 0, 8, 10, 12, 18, 20)};
+    for (int i = 0; i < 2; i++) {
+        c.kernel[i] = ONE_OF(r, 2, 3, 3, 3, 4);
+        c.stride[i] = ONE_OF(r, 1, 1, 2, 3);
+        c.dilation[i] = ONE_OF(r, 1, 1, 1, 2);
+        c.low[i] = ONE_OF(r, 0, 1, 1, 2, 5);
+        c.high[i] = ONE_OF(r, 0, 1, 1, 2, 4);
+        c.out[i] = i ? ONE_OF(r, 6, 7, 8, 9, 10, 12, 14, 21) : ONE_OF(r, 1, 2, 3, 5);
+    }
+    c.values = (unsigned)rng_below(r, VALUES);
+    c.form = (unsigned)rng_below(r, FORMS);
+    return c;
+}
+
+/* The image's length along an axis; at least 1, for which the border may have to be shorter. */
+static int64_t image_length(struct image_case *c, int i)
+{
+    int64_t all = (c->out[i] - 1) * c->stride[i] + (c->kernel[i] - 1) * c->dilation[i] + 1;
+    while (all - c->low[i] - c->high[i] < 1)
+        *(c->low[i] > c->high[i] ? &c->low[i] : &c->high[i]) -= 1;
+    return all - c->low[i] - c->high[i];
+}
+
+static ref scaled(struct graph *g, ref x, double by) { return n_mul(g, x, n_k(g, x, by)); }
+
+static struct graph *convolution(struct image_case *c)
+{
+    struct graph *g = graph_new("image_windows");
+    struct shape s = {.rank = 4, .dim = {c->images, c->channels, image_length(c, 0), image_length(c, 1)}};
+    int64_t even = s.dim[3] % 2 == 0;
+    if (c->form == BORDER_BELOW)
+        s.dim[3] = (s.dim[3] + 1) / 2;
+    struct shape sw = {.rank = 2, .dim = {c->filters, c->channels * c->kernel[0] * c->kernel[1]}};
+    ref x = n_input(g, KL_F32, &s, "x"), w = n_input(g, KL_F32, &sw, "w"), zero = n_const(g, KL_F32, 0);
+    if (c->values == INFINITE) /* the larger ones become infinite */
+        w = n_add(g, w, scaled(g, n_exp(g, scaled(g, w, 60)), 1e-30));
+    if (c->values == TINY) {
+        w = scaled(g, w, 1e-30);
+        x = scaled(g, x, 1e-30);
+    }
+    if (c->form == BORDER_BELOW) /* zeros between the elements, which are stored */
+        x = n_pad(g, x, zero, 3, 0, even, 1);
+    for (uint32_t i = 0; i < 2; i++)
+        if (c->low[i] || c->high[i])
+            x = n_pad(g, x, zero, 2 + i, c->low[i], c->high[i], 0);
+    if (c->form == BORDER_READ)
+        graph_output(g, OUT_RETURN, x, 0);
+    for (uint32_t i = 0; i < 2; i++)
+        x = n_window(g, x, 2 + i, c->kernel[i], c->stride[i], c->dilation[i]);
+    s = (struct shape){.rank = 4, .dim = {c->images, sw.dim[1], node_shape(g, x)->dim[2], node_shape(g, x)->dim[3]}};
+    x = n_reshape(g, n_permute(g, x, (uint8_t[KL_MAX_RANK]){0, 1, 4, 5, 2, 3}), &s);
+    union attr d = {.dot = {.ncon = 1, .con_a = 1, .con_b = 1}};
+    ref y = n_dot(g, w, x, &d);
+    if (c->block && !g->err.code) {
+        g->node[y].attr.dot.kblock = (uint32_t)c->block;
+        g->node[y].attr.dot.lanes = 1;
+    }
+    graph_output(g, OUT_RETURN, n_permute(g, n_neg(g, y), (uint8_t[KL_MAX_RANK]){1, 0, 2, 3}), 0);
+    return g;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 40, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    static struct kernel_cases k;
+    kernel_cases_init(&k, seed);
+    k.variants = argc > 3 ? (unsigned)atoi(argv[3]) : 4;
+    k.compile_every = argc > 4 ? (unsigned)atoi(argv[4]) : 20;
+    k.verbose = getenv("KERNEL_CASES_VERBOSE") != NULL;
+    unsigned wide = 0;
+    while (wide < k.processors && !lower_reads_windows(&k.target[wide]))
+        wide++;
+    if (!check(wide < k.processors, "a target reads windows in place"))
+        return finish();
+    for (uint64_t i = 0; i < count && k.failures < 5; i++) {
+        struct rng r = {(seed + i) * UINT64_C(0x9e3779b97f4a7c15) | 1};
+        rng_next(&r);
+        struct image_case c = any_case(&r);
+        struct graph *g = convolution(&c);
+        char what[32];
+        snprintf(what, sizeof what, "case %" PRIu64, seed + i);
+        k.r.s = r.s | 1;
+        k.target[wide].l1_bytes = rng_below(&r, 2) ? 2 << 10 : 32 << 10; /* with parts of blocks, and without */
+        if (check(!g->err.code, "%s: %s", what, g->err.msg))
+            passed += kernel_cases_run(&k, g, wide, rng_below(&r, 8) != 0, what);
+        graph_free(g);
+    }
+    uint64_t cases = k.kinds[SCHED_DOT_WINDOWS];
+    kernel_cases_print(&k);
+    check(cases > 2 * count, "%" PRIu64 " kernels read windows in place", cases);
+    return finish();
+}
