@@ -63,7 +63,7 @@ if [ "$names" -lt 1000 ]; then result 'functions found' "$names"; fi
 # A file-local function says what it does, with its file's subject in front: one bare word is found everywhere and
 # says nothing in a stack trace.
 bare=$(grep -rnE '^static [^=;{}()]*[ *][a-z0-9]+\(' --include='*.c' ir passes codegen runtime frontend |
-    grep -v 'passes/lower/lower_map.c.* innermost(' | sed 's/^/  /')
+    grep -v 'passes/lower/elementwise/lower_map.c.* innermost(' | sed 's/^/  /')
 result 'file-local functions named by one bare word' "$bare"
 
 # A debugger knows a struct by its name alone.  Opaque types that each driver, or each program that runs regions,

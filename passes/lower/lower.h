@@ -33,7 +33,7 @@ struct held_element {
 
 struct chooser;
 /* The loads of a point of an elementwise kernel, by their number in the order of evaluation
- * (gpu/lower_gpu_transpose.c). */
+ * (elementwise/lower_transpose.c). */
 enum { MAX_MAP_LOADS = 24 };
 enum loads_mode { LOADS_NOTED, LOADS_FROM_SCRATCH };
 struct map_loads {

@@ -69,16 +69,21 @@ struct map_part {
     int64_t run;
 };
 /* transposed: blocks for a non-contiguous operand (gpu/lower_gpu_transpose.c); 0: there is none.
- * transposed_wide: a thread may access several adjacent elements at once, if a block has transposed_shared bytes. */
+ * transposed_wide: a thread may access several adjacent elements at once, if a block has transposed_shared bytes.
+ * On a processor: rows and columns of such operands, elements along the dimensions in which they and the results are
+ * contiguous; the bytes of an element of each, together; and their number. */
 struct map_facts {
     const struct lowering *w;
     const struct map_part *part;
     uint32_t parts;
     int64_t bytes, transposed, transposed_shared;
     bool transposed_wide;
+    int64_t rows, columns, matrices, element, loads;
 };
-/* May the kernel be one with such blocks?  Only then is it found out whether there is such an operand. */
-bool map_can_transpose(const struct lowering *w, uint32_t parts);
+/* May the kernel be one with such blocks, or tiles?  Only then is it found out whether there is such an operand. */
+bool map_can_transpose(const struct lowering *w, uint32_t parts, int64_t elements);
+/* Tiles of `each` elements of a side that has `length`. */
+static inline int64_t transpose_parts(int64_t length, int64_t each) { return (length + each - 1) / each; }
 /* Are all dimensions of a part iterated over as one? */
 bool map_joins(const struct map_part *p, const struct schedule *s);
 int64_t map_vector_width(const struct schedule *s);   /* that a lane computes */
@@ -91,8 +96,9 @@ struct elementwise {
     struct lowering *w;
     const struct map_part *part;
     uint32_t parts;
-    struct body *body;                  /* of each part: lower_map.c */
+    struct body *body;                  /* of each part: elementwise/lower_map.c */
     struct gpu_transpose *transpose;
+    struct transpose *tiles;            /* on a processor */
 };
 
 struct rows_facts {

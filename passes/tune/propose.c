@@ -304,6 +304,21 @@ void propose_map(struct proposals *p)
         propose_stream(p);
 }
 
+/* Tiles of half and of twice a side. */
+void propose_transpose(struct proposals *p)
+{
+    enum { MAX_SIDE = 256 };
+    propose_widths(p);
+    for (int side = 0; side < 4; side++) {
+        struct schedule s = p->own;
+        uint16_t *n = side / 2 ? &s.transpose.columns : &s.transpose.rows;
+        *n = (uint16_t)(side % 2 ? *n * 2 : *n / 2);
+        if (*n >= s.transpose.square && *n <= MAX_SIDE)
+            propose_schedule(p, s);
+    }
+    propose_stream(p);
+}
+
 void propose_rows(struct proposals *p)
 {
     if (p->caps->is_gpu)

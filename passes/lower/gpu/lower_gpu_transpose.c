@@ -11,89 +11,13 @@
  * the largest type.  Both lengths must be multiples of their number, and the tiles must fit into shared memory.  In
  * the narrow form the block's lanes process adjacent elements. */
 #include "lower_gpu.h"
+#include "passes/lower/elementwise/lower_transpose.h"
 #include "passes/lower/lower_schedule.h"
 #include <string.h>
 
 enum { SIDE = GPU_TRANSPOSE_SIDE, WIDE = GPU_TRANSPOSE_WIDE, PAD = 1, SHORTEST = 32, AT_ONCE = 8 };
 enum { ACCESS = 16, A_THREAD = SIDE * SIDE / WIDE }; /* ACCESS: bytes of an access.  A_THREAD: elements of a tile for
                                                         each thread */
-
-/* The position of the tile: its index in the outer dimensions.  Dimension `across` is one of the tile's two. */
-struct transpose {
-    struct lowering *w;
-    const struct map_loops *m;
-    uint32_t across;
-    val index[KL_MAX_RANK];
-    val first, last;            /* the tile's first index in dimension `across` and in the innermost dimension */
-    struct map_loads loads;
-    int64_t shared;             /* bytes of a tile of each of these loads */
-    int64_t read, stored;       /* wide form: adjacent elements that a thread reads and stores at once; 0: narrow
-                                   form */
-    val thread;
-};
-
-static void transpose_coordinates(struct transpose *t, val across, val inner, val *coord)
-{
-    val index[KL_MAX_RANK];
-    memcpy(index, t->index, sizeof index);
-    index[t->across] = across;
-    index[t->m->n - 1] = inner;
-    t->loads.number = 0;
-    lower_map_coords(t->w->k, t->m, index, coord);
-    lower_point(t->w);
-}
-
-static uint32_t transpose_evaluate(struct transpose *t, val across, val inner, struct element *out)
-{
-    struct lowering *w = t->w;
-    val coord[KL_MAX_RANK] = {0};
-    uint32_t n = 0;
-    transpose_coordinates(t, across, inner, coord);
-    for (uint32_t m = 0; m < w->nmember; m++)
-        if (w->stored[w->member[m]])
-            out[n++] = lower_element(w, w->member[m], t->m->s, coord);
-    return n;
-}
-
-/* Finds the transposed loads and the dimension along which they are contiguous, which must be the same for all of
- * them.  Returns false if there are none. */
-static bool find_transposed(struct transpose *t, struct element *element)
-{
-    struct trial trial;
-    bool found = false;
-    const struct map_loops *m = t->m;
-    if (trial_begin(&trial, t->w)) {
-        struct transpose look = *t;
-        struct kernel *k = trial.w.k;
-        look.w = &trial.w;
-        trial.w.loads = &look.loads;
-        look.loads.mode = LOADS_NOTED;
-        lower_scalars(&trial.w);
-        for (uint32_t d = 0; d < m->n; d++)
-            look.index[d] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, m->size[d].bound), 1);
-        val inner = look.index[m->n - 1];
-        transpose_evaluate(&look, look.index[t->across], inner, element);
-        t->loads.n = look.loads.number;
-        for (uint32_t d = 0; d + 1 < m->n && !found; d++)
-            for (uint32_t l = 0; l < look.loads.number && l < MAX_MAP_LOADS; l++) {
-                struct size along;
-                int64_t other = 0;
-                bool linear = ix_stride_size(k, look.loads.index[l], inner, &along) &&
-                              ix_stride(k, look.loads.index[l], look.index[d], &other);
-                t->loads.transposed[l] = linear && other == 1 && !size_equal(along, size_constant(0)) &&
-                                         !size_equal(along, size_constant(1)) &&
-                                         m->size[d].bound >= SHORTEST;
-                if (t->loads.transposed[l]) {
-                    found = true;
-                    t->across = d;
-                }
-            }
-        found &= look.loads.number <= MAX_MAP_LOADS;
-        memcpy(t->loads.dtype, look.loads.dtype, sizeof t->loads.dtype);
-    }
-    trial_end(&trial, t->w);
-    return found;
-}
 
 /* The number of indices of a tile side, from `first` on, that are below n. */
 static val tile_side(struct kernel *k, val first, struct size n)
@@ -364,7 +288,7 @@ int64_t gpu_transpose_find(struct lowering *w, const struct map_loops *m, struct
     if (m->n < 2 || m->size[m->n - 1].bound < SHORTEST)
         return 0;
     struct element *element = new_elements(w);
-    bool turns = element && find_transposed(&t, element);
+    bool turns = element && transpose_find(&t, SHORTEST, element);
     mem_free(element);
     if (turns)
         find_wide(&t);

@@ -10,7 +10,7 @@
  *
  * A dynamic_update of a state stores all elements, or, where the program updates the state in place, only the window.
  * One kernel does both, because the executor decides at each run whether a buffer may be overwritten. */
-#include "lower_schedule.h"
+#include "lower_transpose.h"
 #include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
 
@@ -630,6 +630,45 @@ void gpu_transpose_emit(struct elementwise *e, const struct schedule *s)
     gpu_transpose(e->w, e->transpose);
 }
 
+void transpose_emit(struct elementwise *e, const struct schedule *s)
+{
+    (void)s;
+    lower_map_enter(e->w, &e->body[0]);
+    struct element *element = mem_alloc((e->w->nmember + 1) * sizeof *element);
+    if (element)
+        transpose_tiles(e->tiles, element);
+    else
+        err_set(&e->w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", e->w->g->name);
+    mem_free(element);
+}
+
+/* Finds the transposed operands of a group on a processor, of lengths without symbols. */
+static void find_tiles(struct lowering *w, const struct body *b, struct transpose *t, struct map_facts *f)
+{
+    enum { SHORTEST = 2 };
+    const struct map_loops *m = t->m;
+    int64_t matrices = 1;
+    for (uint32_t d = 0; d < m->n; d++)
+        if (!size_is_constant(m->size[d]))
+            return;
+    if (m->n < 2 || m->size[m->n - 1].bound < SHORTEST || b->window)
+        return;
+    struct element *element = mem_alloc((w->nmember + 1) * sizeof *element);
+    if (element && transpose_find(t, SHORTEST, element)) {
+        for (uint32_t l = 0; l < t->loads.n; l++)
+            if (t->loads.transposed[l]) {
+                f->element += (int64_t)dtype_size(t->loads.dtype[l]);
+                f->loads++;
+            }
+        for (uint32_t d = 0; d + 1 < m->n; d++)
+            matrices *= d == t->across ? 1 : m->size[d].bound;
+        f->rows = m->size[t->across].bound;
+        f->columns = m->size[m->n - 1].bound;
+        f->matrices = matrices;
+    }
+    mem_free(element);
+}
+
 void lower_map(struct lowering *w)
 {
     const ref *all = w->member;
@@ -646,13 +685,18 @@ void lower_map(struct lowering *w)
             find_loops(w, &b[i], &part[i], &arrays);
         facts.bytes = arrays.bytes;
         struct map_loops loops = loops_of(b[0].s, &b[0].nest);
-        if (map_can_transpose(w, facts.parts))
-            facts.transposed = gpu_transpose_find(w, &loops, &transpose);
+        struct transpose tiles = {.w = w, .m = &loops};
+        if (map_can_transpose(w, facts.parts, shape_count(b[0].s))) {
+            if (w->gpu)
+                facts.transposed = gpu_transpose_find(w, &loops, &transpose);
+            else
+                find_tiles(w, &b[0], &tiles, &facts);
+        }
         facts.transposed_wide = transpose.read > 0;
         facts.transposed_shared = transpose.shared;
         w->member = all;
         w->nmember = n;
-        struct elementwise all_parts = {w, part, facts.parts, b, &transpose};
+        struct elementwise all_parts = {w, part, facts.parts, b, &transpose, &tiles};
         select_family(w, GROUP_elementwise, &facts, &all_parts);
         w->member = all;
         w->nmember = n;
