@@ -60,8 +60,7 @@ static void eigen_sort(int64_t n, int64_t N, kl_tensor values, kl_tensor vectors
     out[1] = kl_take_along_axis(kl_narrow(vectors, 1, 0, n), 2, order);
 }
 
-/* in: a; out: eigenvalues [B, n], eigenvectors [B, n, n] */
-static kl_status eigen_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+static kl_status eigen_block(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct solve_matrices *x = ctx;
     (void)nin, (void)nout;
@@ -78,6 +77,13 @@ static kl_status eigen_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor
     out[0] = kl_add(out[0], poison);
     out[1] = kl_add(out[1], kl_unsqueeze(poison, -1));
     return KL_OK;
+}
+
+/* in: a; out: eigenvalues [B, n], eigenvectors [B, n, n] */
+static kl_status eigen_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)nin;
+    return solve_in_blocks(eigen_block, ctx, in[0], out, nout);
 }
 
 /* in: a, values l, vectors v, their gradients: v (diag l' + F (v^T v')) v^T, symmetric, F_ij = 1 / (l_j - l_i), but 0

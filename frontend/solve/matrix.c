@@ -100,6 +100,40 @@ kl_tensor solve_poison(kl_tensor a)
     return kl_unsqueeze(zero, -1);
 }
 
+struct matrix_blocks { kl_region_fn *fn; const struct solve_matrices *x; };
+
+static kl_status block_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct matrix_blocks *b = ctx;
+    struct solve_matrices x = *b->x;
+    int64_t dims[KL_MAX_RANK] = {0};
+    kl_shape(in[0], dims);
+    x.B = dims[0];
+    return b->fn(&x, in, nin, out, nout);
+}
+
+kl_status solve_in_blocks(kl_region_fn *fn, const struct solve_matrices *x, kl_tensor a, kl_tensor *out, int64_t nout)
+{
+    enum { VECTOR_BYTES = 64, MAX_ROWS = 16 };
+    int64_t lanes = VECTOR_BYTES / (int64_t)kl_dtype_size(x->dtype), blocks = (x->B + lanes - 1) / lanes;
+    int64_t dims[KL_MAX_RANK] = {0}, shape[KL_MAX_RANK];
+    struct solve_matrices whole = *x;
+    struct matrix_blocks b = {fn, x};
+    kl_shape(a, dims);
+    if (x->B <= lanes || dims[1] > MAX_ROWS || dims[2] > MAX_ROWS || kl_device_kind_of(x->device) > KL_DEVICE_CPU)
+        return fn(&whole, &a, 1, out, nout);
+    if (blocks * lanes > x->B)
+        a = kl_pad(a, NULL, (int64_t[]){blocks * lanes - x->B, 0, 0}, 0);
+    a = kl_reshape(a, 4, (int64_t[]){blocks, lanes, dims[1], dims[2]});
+    kl_status status = kl_scan(block_fn, &b, blocks, 0, NULL, 1, &a, nout, false, out);
+    for (int64_t i = 0; i < nout; i++) {
+        int rank = kl_shape(out[i], shape) - 1;
+        shape[1] *= shape[0];
+        out[i] = kl_narrow(kl_reshape(out[i], rank, shape + 1), 0, 0, x->B);
+    }
+    return status;
+}
+
 kl_tensor solve_identity(const struct solve_matrices *x, int64_t n)
 {
     return kl_expand(kl_eye(x->device, x->dtype, n, n), 3, (int64_t[]){x->B, n, n});

@@ -43,35 +43,50 @@ kl_tensor solve_rotate(kl_tensor a, int axis, const struct solve_rotation *x, co
 
 struct sweeps { kl_region_fn *step; void *ctx; int64_t n; };
 
-/* in: two arrays, how many steps had nothing to rotate, how many steps were made */
-static kl_status sweeps_continue(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
-{
-    enum { MAX_SWEEPS = 40 };
-    const struct sweeps *x = ctx;
-    (void)nin, (void)nout;
-    out[0] = kl_and(kl_lt(in[2], solve_number(in[2], (double)x->n - 1)),
-                    kl_lt(in[3], solve_number(in[3], MAX_SWEEPS * ((double)x->n - 1))));
-    return KL_OK;
-}
-
-static kl_status sweeps_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+/* Carried: two arrays, and whether a step of the sweep has rotated a pair. */
+static kl_status sweep_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct sweeps *x = ctx;
     (void)nin, (void)nout;
-    kl_tensor rotated[3], one = solve_number(in[2], 1), none = solve_number(in[2], 0);
+    kl_tensor rotated[3];
     kl_status status = x->step(x->ctx, in, 2, rotated, 3);
     out[0] = rotated[0];
     out[1] = rotated[1];
-    out[2] = kl_where(kl_any(rotated[2], 0, NULL, false), none, kl_add(in[2], one));
-    out[3] = kl_add(in[3], one);
+    out[2] = kl_or(in[2], kl_any(rotated[2], 0, NULL, false));
     return status;
+}
+
+/* in: two arrays; out: the same after n - 1 steps, and whether one of these has rotated a pair */
+static kl_status sweep_rotate(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    const struct sweeps *x = ctx;
+    kl_tensor carried[3] = {in[0], in[1], kl_const(kl_device_of(in[0]), KL_BOOL, 0)};
+    (void)nin, (void)nout;
+    return kl_scan(sweep_step, ctx, x->n - 1, 3, carried, 0, NULL, 0, false, out);
+}
+
+static kl_status sweep_nothing(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = in[0];
+    out[1] = in[1];
+    out[2] = kl_const(kl_device_of(in[0]), KL_BOOL, 0);
+    return KL_OK;
+}
+
+/* Carried: two arrays, and whether the last sweep has rotated a pair. */
+static kl_status sweep_again(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)nin;
+    return kl_cond(in[2], sweep_rotate, sweep_nothing, ctx, 2, in, nout, out);
 }
 
 void solve_sweeps(kl_region_fn *step, void *ctx, int64_t n, kl_tensor *arrays)
 {
+    enum { MAX_SWEEPS = 40 };
     struct sweeps x = {step, ctx, n};
-    kl_tensor zero = kl_const(kl_device_of(arrays[0]), KL_I32, 0), in[4] = {arrays[0], arrays[1], zero, zero}, out[4];
-    kl_while(sweeps_continue, sweeps_step, &x, 4, in, out);
+    kl_tensor in[3] = {arrays[0], arrays[1], kl_const(kl_device_of(arrays[0]), KL_BOOL, 1)}, out[3];
+    kl_scan(sweep_again, &x, MAX_SWEEPS, 3, in, 0, NULL, 0, false, out);
     arrays[0] = out[0];
     arrays[1] = out[1];
 }

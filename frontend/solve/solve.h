@@ -47,6 +47,9 @@ kl_tensor solve_result(const struct solve_matrices *x, kl_tensor t);
 kl_tensor solve_end(kl_tensor first, int64_t n, kl_tensor *const *others);
 /* [B, 1]: 0, but NaN for a matrix with a NaN or an infinity. */
 kl_tensor solve_poison(kl_tensor a);
+/* fn of a [B, m, n], whose first argument is x, to nout results [B, ...].  Small matrices are computed a vector's lanes
+ * at a time, so that their arrays stay in the cache through all sweeps, and threads share these out. */
+kl_status solve_in_blocks(kl_region_fn *fn, const struct solve_matrices *x, kl_tensor a, kl_tensor *out, int64_t nout);
 /* [B, n, n] */
 kl_tensor solve_identity(const struct solve_matrices *x, int64_t n);
 

@@ -6,7 +6,7 @@
 
 enum {
     MAX_CODE = 1 << 12,           /* instructions of an iteration without loops */
-    MAX_BYTES = 256 << 10,        /* of arrays that only the kernel accesses, in scratch memory */
+    MAX_BYTES = 512 << 10,        /* of arrays that only the kernel accesses, in scratch memory */
     MAX_ARENA_ARRAYS = 64,
     KERNEL_WORK = 16,             /* what a loop that stays takes beside its instructions */
 };

@@ -326,7 +326,7 @@ static void independent(void)
 static void limits(void)
 {
     static const struct { int64_t n, length; int loops; } size[] = {
-        {1000, 10, 0}, {16000, 10, 0}, {24000, 10, 1}, {100000, 10, 1}, {16, 1 << 16, 0}, {16, 1 << 26, 0}};
+        {1000, 10, 0}, {32000, 10, 0}, {48000, 10, 1}, {100000, 10, 1}, {16, 1 << 16, 0}, {16, 1 << 26, 0}};
     for (unsigned i = 0; i < sizeof size / sizeof *size; i++) {
         struct graph *g = make_loop(coupled, CARRIED, size[i].n, size[i].length, false);
         int loops = loops_of(g, "limits");
