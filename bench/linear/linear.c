@@ -99,8 +99,12 @@ static void close_case(struct linear *x)
 
 /* ---- calls ---- */
 
+/* On one thread its processor's time, which other processes do not add to. */
+static double seconds_now(int threads) { return threads == 1 ? measure_cpu_now() : measure_now(); }
+
 /* Seconds of LAPACK's calls for all matrices; results: NULL, or room for result k of Kiln, row-major, in f64. */
-static double call_directly(struct linear *x, const struct linear_case *c, linear_call *call, double **results)
+static double call_directly(struct linear *x, const struct linear_case *c, linear_call *call, int threads,
+                            double **results)
 {
     double seconds = 0;
     for (int64_t b = 0; b < x->B; b++) {
@@ -108,9 +112,9 @@ static double call_directly(struct linear *x, const struct linear_case *c, linea
             size_t bytes = bytes_of(x, &x->in[i]);
             memcpy(x->direct.a[i], x->in[i].column_major + (size_t)b * bytes, bytes);
         }
-        double start = measure_now();
+        double start = seconds_now(threads);
         call(&x->direct);
-        seconds += measure_now() - start;
+        seconds += seconds_now(threads) - start;
         for (int k = 0; results && k < c->results; k++) {
             char form = c->result[k].form;
             int64_t rows = form == 's' ? 1 : x->n, columns = strchr("mlu", form) ? x->n : 1;
@@ -140,9 +144,9 @@ static bool run_step(const struct linear_run *r, int variant, kl_tensor *out)
 static double call(const struct linear_run *r, int variant)
 {
     if (variant >= DIRECT)
-        return call_directly(r->x, r->c, variant == DIRECT ? r->c->direct : r->c->other, NULL);
-    double start = measure_now();
-    return run_step(r, variant, NULL) ? measure_now() - start : -1;
+        return call_directly(r->x, r->c, variant == DIRECT ? r->c->direct : r->c->other, r->threads, NULL);
+    double start = seconds_now(r->threads);
+    return run_step(r, variant, NULL) ? seconds_now(r->threads) - start : -1;
 }
 
 /* A turn: the mean of calls that take SECONDS_OF_TURN, after one that brings operands into the cache; negative: failed.
@@ -213,7 +217,7 @@ static bool residual_directly(struct linear_run *r)
     for (int k = 0; k < r->c->results; k++)
         ok = ok && (results[k] = calloc((size_t)(r->x->B * r->x->n * r->x->n), sizeof(double)));
     if (ok)
-        call_directly(r->x, r->c, r->c->direct, results);
+        call_directly(r->x, r->c, r->c->direct, r->threads, results);
     kl_scope_begin();
     for (int k = 0; k < r->c->results && ok; k++) {
         char form = r->c->result[k].form;
