@@ -80,6 +80,9 @@ void groups_free(struct groups *s);
 /* May a task of dot r process all columns of its rows? Then a long epilogue can be computed during the products of the
  * next tile, or over whole rows when all their products are computed. */
 bool dot_sweeps(const struct graph *g, ref r);
+/* fuse_rules.c: does r, on a processor, multiply few rows with windows, so that its kernel reads these in place
+ * (lower_direct.c), and evaluates the pads around them?  Its order of sums is known. */
+bool dot_is_direct(const struct graph *g, ref r);
 
 /* ---- windows.c ----
  *

@@ -253,8 +253,13 @@ uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
         place = lower_inside_to(k, place, last_index(k, len, step), &inside);
     at[axis] = ix_div(k, place, step);
     if (step > 1) {
-        val on = k_prim(k, P_EQ, ix_mod(k, place, step), k_int(k, 0), 0);
-        inside = inside ? k_prim(k, P_AND, inside, on, 0) : on;
+        val rest = ix_mod(k, place, step), on;
+        int64_t number;
+        bool known = ix_const(k, rest, &number);
+        if (known && number) /* between elements */
+            return value;
+        on = known ? 0 : k_prim(k, P_EQ, rest, k_int(k, 0), 0);
+        inside = inside && on ? k_prim(k, P_AND, inside, on, 0) : inside ? inside : on;
     }
     if (masked && inside)
         l->where = before ? k_prim(k, P_AND, before, inside, 0) : inside;

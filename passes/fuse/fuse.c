@@ -442,7 +442,7 @@ static int group_all(struct graph *g, bool unfused, bool remat, const struct pas
         g->group[r] = GROUP_NONE;
     for (ref r = 1; g->group && unfused && r < g->nnode; r++)
         g->group[r] = op_is_masked(g->node[r].op) ? 0 : GROUP_NONE;
-    bool ok = g->group && (unfused || fuse_pads_choose(g, &o->processor)) && fuser_open(&f, g);
+    bool ok = g->group && (unfused || fuse_pads_choose(g, o)) && fuser_open(&f, g);
     if (ok) {
         f.processor = o->processor;
         f.gpus = o->gpus;

@@ -127,7 +127,7 @@ void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays);
 /* ---- fuse_pads.c ---- */
 /* Chooses the pads that are computed, and sets GROUP_NONE for those that their readers evaluate; false: out of
  * memory. */
-bool fuse_pads_choose(struct graph *g, const struct processor *p);
+bool fuse_pads_choose(struct graph *g, const struct pass_options *o);
 /* Does a stored pad read x, at the end of its operand's views, with constant strides, so that it can compute x? */
 bool fuse_pads_evenly(const struct graph *g, ref pad, ref x);
 

@@ -16,6 +16,12 @@ enum { READ_STORED = 1, /* as an array in memory: by the graph's outputs, region
        READ_SHIFTED = 4, /* at indices other than the reader's own */
        READ_WINDOWS = 8 }; /* by a product that reads the windows of what is padded in place, without the zeros */
 
+/* Does r read its second operand in place, under masks where that is padded? */
+static bool reads_in_place(const struct graph *g, ref r, const struct pass_options *o)
+{
+    return !(o->gpus >> g->node[r].device & 1) && dot_is_direct(g, r);
+}
+
 static bool reads_repeatedly(unsigned op) { return op_is_anchor(op) && !op_is_reduce(op); }
 
 /* How r, read in the ways of `own`, reads its operands. */
@@ -43,7 +49,7 @@ static bool leaves_out_border(const struct graph *g, ref r, const struct process
 }
 
 /* Pads that are only read at other indices, and whose value is a number, get no group: their readers evaluate them. */
-static void find_shifted(struct graph *g, const struct processor *p, uint8_t *read)
+static void find_shifted(struct graph *g, const struct pass_options *o, uint8_t *read)
 {
     ref image;
     for (uint32_t i = 0; i < g->nout; i++)
@@ -59,7 +65,9 @@ static void find_shifted(struct graph *g, const struct processor *p, uint8_t *re
             g->group[r] = moved ? GROUP_NONE : 0;
         }
         for (unsigned i = 0; i < n->nin; i++)
-            if (i == 1 && leaves_out_border(g, r, p, &image)) {
+            if (i == 1 && reads_in_place(g, r, o)) {
+                read[n->in[i]] |= READ_SHIFTED;
+            } else if (i == 1 && leaves_out_border(g, r, &o->processor, &image)) {
                 read[n->in[i]] |= READ_WINDOWS;
                 read[image] |= READ_REPEATEDLY;
             } else {
@@ -148,19 +156,20 @@ static bool store_uneven(struct graph *g, ref v)
     return ok;
 }
 
-bool fuse_pads_choose(struct graph *g, const struct processor *p)
+bool fuse_pads_choose(struct graph *g, const struct pass_options *o)
 {
     ref image;
     uint8_t *read = mem_alloc(g->nnode);
     bool ok = read;
     if (ok)
-        find_shifted(g, p, read);
+        find_shifted(g, o, read);
     mem_free(read);
     for (uint32_t i = 0; i < g->nout && ok; i++)
         ok = store_uneven(g, g->out[i].value);
     for (ref r = g->nnode; r-- > 1 && ok;) /* readers first: a pad that becomes stored is a reader itself */
         for (unsigned i = 0; ok && !node_is_view(g, r) && i < g->node[r].nin; i++)
-            ok = (i == 1 && leaves_out_border(g, r, p, &image)) || store_uneven(g, g->node[r].in[i]);
+            ok = (i == 1 && (reads_in_place(g, r, o) || leaves_out_border(g, r, &o->processor, &image))) ||
+                 store_uneven(g, g->node[r].in[i]);
     return ok;
 }
 

@@ -120,6 +120,26 @@ static bool batch_is_last(const struct fuser *f, const struct node *n)
     return false;
 }
 
+bool dot_is_direct(const struct graph *g, ref r)
+{
+    enum { MAX_ROWS = 16 };
+    const struct node *n = &g->node[r];
+    if (n->op != OP_dot || n->dtype != KL_F32 || g->node[n->in[0]].dtype != KL_F32 ||
+        g->node[n->in[1]].dtype != KL_F32 || shape_is_symbolic(node_shape(g, n->in[0])) ||
+        shape_is_symbolic(node_shape(g, n->in[1])) || node_shape(g, n->in[1])->rank < 3)
+        return false;
+    struct dot_dims d = dot_sizes(g, n);
+    bool windows = false;
+    for (ref v = n->in[1]; op_is_view(g->node[v].op) || op_is_masked(g->node[v].op); v = g->node[v].in[0])
+        windows |= g->node[v].op == OP_window && g->node[v].attr.window.size > 1;
+    uint32_t last = node_shape(g, n->in[1])->rank - 1;
+    bool batch = n->attr.dot.nbatch > 1 && axis_get(n->attr.dot.batch_b, n->attr.dot.nbatch - 1) == last &&
+                 axis_get(n->attr.dot.con_b, n->attr.dot.ncon - 1) != last;
+    bool one = n->attr.dot.ncon == 1 && axis_get(n->attr.dot.con_b, 0) != last;
+    return windows && d.m >= 1 && d.m <= MAX_ROWS && d.n >= 1 && d.k >= 1 && d.batch >= 1 && (batch || one) &&
+           d.k <= n->attr.dot.kblock;
+}
+
 /* Does a dot read each element of its second operand once? With few rows it does, row by row in memory order; with more
  * rows when it packs a panel, in any memory order.  Products of integers have no panel of this form. */
 static bool reads_second_once(const struct fuser *f, const struct node *n)

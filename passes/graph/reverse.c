@@ -149,6 +149,8 @@ void reverse_sweep(struct reverse *v)
             opinfo[n.op].vjp(t, r, v->adjoint[r], d);
             if (reverse_windows(v, r, v->adjoint[r]))
                 d[1] = NIL;
+            if (reverse_window_weights(v, r, v->adjoint[r]))
+                d[0] = NIL;
             for (unsigned k = 0; k < n.nin; k++)
                 reverse_add(v, n.in[k], d[k]);
         }

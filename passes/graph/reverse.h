@@ -33,6 +33,8 @@ void reverse_sweep(struct reverse *v);
 /* ---- reverse_windows.c ---- */
 /* If y is a product whose second operand is the windows of some x: adds the gradient of x. false: it is not. */
 bool reverse_windows(struct reverse *v, ref y, ref dy);
+/* Likewise, if few rows of its first operand share a window: adds the gradient of these. */
+bool reverse_window_weights(struct reverse *v, ref y, ref dy);
 /* ---- reverse_region.c ---- */
 /* Adds the gradients of the operands of region op r, whose results' gradients are dy[]. */
 void reverse_region(struct reverse *v, ref r, const ref *dy);

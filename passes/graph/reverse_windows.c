@@ -1,11 +1,15 @@
-/* The gradient of a convolution's input: of a product with windows, with respect to the tensor of the windows.
+/* The gradients of a convolution: of a product with windows, with respect to the tensor of the windows and to weights.
  *
  * By the ops' own rules, a gradient would flow to every window and then be summed where windows overlap: the arrays are
- * larger than x by the number of elements of a window.  Where each position has a window (stride 1), the gradient of x
- * is itself a convolution, of dy with zeros around it and the flipped weights (Dumoulin and Visin 2016, "A guide to
- * convolution arithmetic", 4).  It is one product with its own order of additions, and again a product with windows, so
- * that second gradients are recognised, too.  Windows that are rounded to a shorter float, as autocast does, are
- * recognised likewise: the gradient is a product of these floats, rounded once. */
+ * larger than x by the number of elements of a window.  But the gradient of x is itself a convolution, of dy with zeros
+ * around it, and between its elements if not each position has a window, and the flipped weights (Dumoulin and Visin
+ * 2016, "A guide to convolution arithmetic", 4).  It is one product with its own order of additions, and again a
+ * product with windows, so that second gradients are recognised, too.  Windows that are rounded to a shorter float, as
+ * autocast does, are recognised likewise: the gradient is a product of these floats, rounded once.
+ *
+ * A filter's gradient is a sum over all positions.  Where few filters share a window, as in depthwise and grouped
+ * convolutions, it is a product for each column of the images, of which a processor's lanes compute adjacent ones, and
+ * then the sum of these. */
 #include "passes/passes.h"
 #include "reverse.h"
 #include <string.h>
@@ -16,11 +20,11 @@ enum { MAX_AXES = 3, BEFORE = 3 }; /* axes of windows; before them [N, groups, d
 struct windowed {
     ref x;
     uint32_t n;
-    int64_t size[MAX_AXES], dilation[MAX_AXES], low[MAX_AXES], high[MAX_AXES];
+    int64_t size[MAX_AXES], stride[MAX_AXES], dilation[MAX_AXES], low[MAX_AXES], high[MAX_AXES];
 };
 
 /* Is r, [N, groups, depth * size, ..], made of the windows along axis `at` of another node, *from? */
-static bool window_axis(const struct graph *g, ref r, uint32_t at, ref *from, int64_t *size, int64_t *dilation)
+static bool window_axis(const struct graph *g, ref r, uint32_t at, ref *from, struct windowed *w)
 {
     const struct node *merge = &g->node[r];
     if (merge->op != OP_reshape)
@@ -29,17 +33,19 @@ static bool window_axis(const struct graph *g, ref r, uint32_t at, ref *from, in
     if (move->op != OP_permute)
         return false;
     const struct node *window = &g->node[move->in[0]];
-    if (window->op != OP_window || window->attr.window.axis != at || window->attr.window.stride != 1)
+    if (window->op != OP_window || window->attr.window.axis != at)
         return false;
     const struct shape *s = &g->shape[merge->shape], *m = &g->shape[move->shape];
+    const int64_t size = window->attr.window.size;
     *from = window->in[0];
-    *size = window->attr.window.size;
-    *dilation = window->attr.window.dilation;
-    bool same = m->rank == s->rank + 1 && m->dim[BEFORE] == *size;
+    w->size[at - BEFORE] = size;
+    w->stride[at - BEFORE] = window->attr.window.stride;
+    w->dilation[at - BEFORE] = window->attr.window.dilation;
+    bool same = m->rank == s->rank + 1 && m->dim[BEFORE] == size;
     for (uint32_t d = 0; d < m->rank && same; d++) {
         same = move->attr.permute.perm[d] == (d < BEFORE ? d : d == BEFORE ? m->rank - 1 : d - 1);
         if (d < BEFORE)
-            same &= s->dim[d] == (d == BEFORE - 1 ? m->dim[d] * *size : m->dim[d]);
+            same &= s->dim[d] == (d == BEFORE - 1 ? m->dim[d] * size : m->dim[d]);
         else if (d > BEFORE)
             same &= s->dim[d - 1] == m->dim[d];
     }
@@ -80,7 +86,7 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
     ref r = before_rounding(g, y->in[1]);
     int64_t elements = 1;
     for (uint32_t i = w->n; i-- > 0; elements *= w->size[i])
-        if (!window_axis(g, r, BEFORE + i, &r, &w->size[i], &w->dilation[i]))
+        if (!window_axis(g, r, BEFORE + i, &r, w))
             return false;
     const struct shape *s = node_shape(g, r), *x;
     if (elements == 1 || g->node[r].op != OP_reshape)
@@ -98,12 +104,27 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
     return true;
 }
 
-/* If a filter has few inputs, few rows share a window of dy, and summing the gradients of windows is faster. */
+/* If a filter has few inputs, few rows share a window of dy, and summing the gradients of windows is faster.  So it is
+ * if most products would be with the zeros between dy's elements, but where so few rows share a window that a kernel
+ * is limited by memory. */
 static bool windows_pay(const struct graph *g, const struct node *y, const struct windowed *w)
 {
-    enum { FILTERS_PER_INPUT = 4 };
+    enum { FILTERS_PER_INPUT = 4, FEW_INPUTS = 8 };
     const struct shape *a = node_shape(g, y->in[0]), *b = node_shape(g, y->in[1]);
-    int64_t depth = node_shape(g, w->x)->dim[1] / (b->dim[1] ? b->dim[1] : 1);
+    int64_t depth = node_shape(g, w->x)->dim[1] / (b->dim[1] ? b->dim[1] : 1), elements = a->dim[1];
+    bool every = true, known = true;
+    for (uint32_t i = 0; i < w->n; i++) {
+        every &= w->stride[i] == 1;
+        elements *= w->size[i];
+        known &= b->dim[BEFORE + i] >= 0;
+    }
+    if (!every && (y->dtype != KL_F32 || g->node[y->in[1]].dtype != KL_F32 || depth > FEW_INPUTS ||
+                   elements > DOT_BLOCK))
+        return false;
+    if (!every && !known)
+        graph_depends_on_values(g, "which gradient a convolution with strides has depends on its sizes");
+    if (!every)
+        return known;
     return a->dim[1] <= FILTERS_PER_INPUT * depth;
 }
 
@@ -135,8 +156,9 @@ static ref batch_first(struct graph *g, ref r)
     return n_permute(g, r, perm);
 }
 
-/* dy [groups, filters, N, O...] as windows [N, groups, filters * size.., L...], one for each element of x. */
-static ref windows_of_gradient(struct graph *g, ref dy, const struct windowed *w)
+/* dy [groups, filters, N, O...] as windows [N, groups, filters * size.., L...], one for each element of x, which has
+ * the shape *like. */
+static ref windows_of_gradient(struct graph *g, ref dy, const struct windowed *w, const struct shape *like)
 {
     struct shape s = *node_shape(g, dy);
     ref zero = n_const(g, node_at(g, dy)->dtype, dtype_bits(node_at(g, dy)->dtype, 0)), r = batch_first(g, dy);
@@ -147,9 +169,11 @@ static ref windows_of_gradient(struct graph *g, ref dy, const struct windowed *w
     s.rank--;
     r = n_reshape(g, r, &s);
     for (uint32_t i = 0; i < w->n; i++) {
-        int64_t reach = (w->size[i] - 1) * w->dilation[i];
-        if (reach > w->low[i] || reach > w->high[i])
-            r = n_pad(g, r, zero, 2 + i, reach - w->low[i], reach - w->high[i], 0);
+        int64_t reach = (w->size[i] - 1) * w->dilation[i], high = reach - w->high[i];
+        if (w->stride[i] > 1) /* of elements behind the last window, too */
+            high += (like->dim[2 + i] + w->low[i] + w->high[i] - reach - 1) % w->stride[i];
+        if (reach > w->low[i] || high > 0 || w->stride[i] > 1)
+            r = n_pad(g, r, zero, 2 + i, reach - w->low[i], high, w->stride[i] - 1);
     }
     s = *node_shape(g, r);
     memmove(&s.dim[3], &s.dim[2], w->n * sizeof *s.dim);
@@ -208,7 +232,100 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
     a = cast_to(g, a, g->node[n.in[0]].dtype);
     union attr dims = n.attr;
     dims.dot.lanes = 0, dims.dot.kblock = 0, dims.dot.pairs = 0; /* its order is that of its own length */
-    ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w), &dims);
+    ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w, &x), &dims);
     reverse_add(v, w.x, cast_to(g, n_reshape(g, batch_first(g, dx), &x), g->node[w.x].dtype));
+    return true;
+}
+
+/* ---- weights ---- */
+
+/* Does y multiply few filters, a [groups, filters, ..], with windows b [N, groups, .., O...] of f32 that have columns
+ * enough for lanes, and whose size is known? */
+static bool sums_by_columns(const struct graph *g, const struct node *y)
+{
+    enum { MAX_FILTERS = 8, MIN_COLUMNS = 4 };
+    const union attr *dims = &y->attr;
+    const struct shape *a = node_shape(g, y->in[0]), *b = node_shape(g, y->in[1]);
+    if (y->dtype != KL_F32 || g->node[y->in[1]].dtype != KL_F32 || a->rank != BEFORE || b->rank <= BEFORE ||
+        b->rank > BEFORE + MAX_AXES || dims->dot.nbatch != 1 || dims->dot.ncon != 1 || dims->dot.batch_a ||
+        axis_get(dims->dot.batch_b, 0) != 1 || axis_get(dims->dot.con_a, 0) != 2 || axis_get(dims->dot.con_b, 0) != 2)
+        return false;
+    bool windows = false;
+    for (ref r = y->in[1]; op_is_view(g->node[r].op); r = g->node[r].in[0])
+        windows |= g->node[r].op == OP_window && g->node[r].attr.window.size > 1;
+    if (!windows)
+        return false;
+    if (a->dim[1] > MAX_FILTERS)
+        return false;
+    if (shape_is_symbolic(a) || shape_is_symbolic(b)) {
+        graph_depends_on_values(g, "which gradient a convolution has depends on its sizes");
+        return false;
+    }
+    return b->dim[b->rank - 1] >= MIN_COLUMNS && node_numel(g, y->in[1]);
+}
+
+/* The axes of windows b [N, groups, .., O...] that are contracted are the last ones before the columns, by bits: their
+ * lengths make a block of the order at most; *images: of N, which is divided, this many make it, too. */
+static bool rows_of_block(const struct shape *b, uint32_t *axes, int64_t *images)
+{
+    int64_t rows = 1;
+    uint32_t d = b->rank - 1;
+    for (*axes = 0; d > BEFORE && rows * b->dim[d - 1] <= DOT_BLOCK; rows *= b->dim[d])
+        *axes |= 1u << --d;
+    *images = d > BEFORE ? 0 : DOT_BLOCK / rows < b->dim[0] ? DOT_BLOCK / rows : b->dim[0];
+    while (*images > 1 && b->dim[0] % *images)
+        --*images;
+    return *axes || *images > 1;
+}
+
+/* r with axis `at`, of N images, as two: N / images, images. */
+static ref split_images(struct graph *g, ref r, uint32_t at, int64_t images)
+{
+    struct shape s = *node_shape(g, r);
+    memmove(&s.dim[at + 1], &s.dim[at], (s.rank - at) * sizeof *s.dim);
+    s.rank++;
+    s.dim[at] /= images;
+    s.dim[at + 1] = images;
+    return n_reshape(g, r, &s);
+}
+
+bool reverse_window_weights(struct reverse *v, ref y, ref dy)
+{
+    struct graph *g = v->t;
+    const struct node n = g->node[y];
+    uint32_t rows;
+    int64_t images;
+    if (n.op != OP_dot || !v->needed[n.in[0]] || !sums_by_columns(g, &n) ||
+        !rows_of_block(node_shape(g, n.in[1]), &rows, &images))
+        return false;
+    /* dy [groups, filters, N, 1 or images, O...], windows [N, 1 or images, groups, .., O...] */
+    const uint32_t last = node_shape(g, n.in[1])->rank; /* the column, of both, after the split */
+    struct shape weights = *node_shape(g, n.in[0]);
+    ref first = split_images(g, dy, 2, images ? images : 1), second = split_images(g, n.in[1], 0, images ? images : 1);
+    union attr dims = {0};
+    unsigned nb = 0, nc = 0;
+    uint8_t batch_a[KL_MAX_RANK], batch_b[KL_MAX_RANK], con_a[KL_MAX_RANK], con_b[KL_MAX_RANK];
+    batch_a[nb] = 2, batch_b[nb++] = 0;
+    batch_a[nb] = 0, batch_b[nb++] = 2;
+    con_a[nc] = 3, con_b[nc++] = 1;
+    for (uint32_t d = BEFORE + 1; d < last; d++)
+        if (rows >> (d - 1) & 1)
+            con_a[nc] = con_b[nc] = (uint8_t)d, nc++;
+        else
+            batch_a[nb] = batch_b[nb] = (uint8_t)d, nb++;
+    batch_a[nb] = batch_b[nb] = (uint8_t)last, nb++;
+    dims.dot.nbatch = (uint8_t)nb;
+    dims.dot.ncon = (uint8_t)nc;
+    for (unsigned i = 0; i < nb; i++) {
+        dims.dot.batch_a |= (uint32_t)batch_a[i] << 4 * i;
+        dims.dot.batch_b |= (uint32_t)batch_b[i] << 4 * i;
+    }
+    for (unsigned i = 0; i < nc; i++) {
+        dims.dot.con_a |= (uint32_t)con_a[i] << 4 * i;
+        dims.dot.con_b |= (uint32_t)con_b[i] << 4 * i;
+    }
+    /* [N, groups, .., columns, filters, ..] */
+    ref sum = n_dot(g, first, second, &dims);
+    reverse_add(v, n.in[0], n_reshape(g, n_reduce(g, OP_sum, sum, ((1u << nb) - 1) & ~2u), &weights));
     return true;
 }

@@ -33,6 +33,16 @@ struct skinny_order {
                                 in the direction in which the matrix is contiguous: integers of 4 bits */
 };
 
+/* Direct convolutions: `outer` images of `rows` by `columns` windows.  Columns are lanes, free axes of the second
+ * operand; or, of a gradient in weights, in_batch: the last axis of the batch, and images and rows are contracted.
+ * Along an axis with zeros between the images' elements, only each `step`-th window begins at one. */
+struct dot_direct {
+    bool in_batch;
+    int64_t step_rows, step_columns;
+    int64_t outer, rows, columns;
+    int64_t window;                              /* elements of a window in one channel; they divide the contraction */
+};
+
 struct dot {
     struct lowering *w;
     const struct node *n;
@@ -50,6 +60,7 @@ struct dot {
     bool has_steps;                              /* they have been found */
     struct skinny_order order;                   /* of the second operand; set by dot_skinny_fits */
     struct image_windows windows;                      /* set by dot_windows_fits */
+    struct dot_direct direct;                    /* set by dot_direct_fits */
     int64_t b_step_n, b_step_k, a_step_m, a_step_k;
     int64_t run_m, whole_run, columns_run, steps_run, panels;
     int64_t period_k;                            /* the number of steps of k that are copied in one iteration,

@@ -1,0 +1,380 @@
+/* Direct convolutions: products of few rows with windows that are read in place, as those of depthwise and grouped
+ * convolutions are, and their gradients.
+ *
+ * Lanes are adjacent columns of an image.  A tile has some rows of columns, one below the other, and all or some rows
+ * of the first operand; the elements of a window are unrolled, so that what several windows of a tile have in common is
+ * loaded once.  Padding is read under masks, where it is: tiles that have none have code of their own.  Nothing is
+ * copied, and each chain has all of its products in ascending order.
+ *
+ * The gradient in weights has a sum for each element of a window and each column (reverse_windows.c): its lanes are
+ * columns, too, its chains go down the rows of the images. */
+#include "lower_direct.h"
+
+struct direct {
+    struct dot *d;
+    const struct dot_direct *z;
+    int64_t rows;        /* of columns in a tile */
+    bool holds;          /* the first operand's elements are loaded before the tiles */
+    val a[MAX_HELD];
+    val m0, n0, outer;   /* the task's first row of the first operand; first element of windows; image */
+    val batch;           /* of the lanes that are of the batch: without these */
+    uint32_t sums;       /* lbuf: with zeros between elements, the sums of a tile */
+    const struct segment *down, *along; unsigned ndown, nalong;
+};
+
+/* Tiles first to first + count - 1 of an axis, each of `length` elements. */
+struct segment { int64_t first, count, length; };
+enum { MAX_SEGMENTS = 4 };
+
+struct direct_tile { int64_t rows, columns; val row, column; };
+
+/* ---- the tiles of an axis ---- */
+
+/* The second operand's element i of the window, in channel `channel`, at the lane's column. */
+static val window_element(struct dot *d, val batch, val outer, val row, val column, val channel, int64_t i)
+{
+    const struct dot_direct *z = &d->direct;
+    struct kernel *k = d->w->k;
+    val at = ix_add(k, ix_scale(k, channel, z->window), k_int(k, i));
+    val line = ix_add(k, ix_scale(k, outer, z->rows), row);
+    if (!z->in_batch)
+        return dot_stored_element(d, true, ix_add(k, ix_scale(k, line, z->columns), column), at);
+    d->batch_index = ix_add(k, ix_scale(k, batch, z->columns), column);
+    return dot_stored_element(d, true, at, line);
+}
+
+/* Does a tile, whose first row and column these are, read any padding? */
+static bool reads_padding(const struct dot *d, const struct direct_tile *size, int64_t row, int64_t column)
+{
+    struct trial t;
+    bool any = true;
+    if (trial_begin(&t, d->w)) {
+        const struct dot_direct *z = &d->direct;
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        int64_t channels = (z->in_batch ? d->size.n : d->size.k) / z->window;
+        int64_t batch = d->size.batch / (z->in_batch ? z->columns : 1), last = size->rows - 1;
+        copy.w = &t.w;
+        val matrix = copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, batch), 1);
+        val outer = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, z->outer), 1);
+        val channel = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, channels), 1);
+        val lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, dot_parts(size->columns, z->step_columns)), 1);
+        val first = ix_scale(k, lane, z->step_columns);
+        int64_t phases = z->step_columns < size->columns ? z->step_columns : size->columns;
+        any = false;
+        for (int64_t i = 0; i < (last ? 2 : 1) * phases * z->window && !any; i++) {
+            int64_t at = column + i / z->window % phases, r = i / z->window / phases * last;
+            val x = window_element(&copy, matrix, outer, k_int(k, row + r), ix_add(k, k_int(k, at), first), channel,
+                                   i % z->window);
+            any = (k->inst[x].op == L_LOAD && k->inst[x].b) || k->inst[x].op == L_OP(P_SELECT);
+        }
+    }
+    trial_end(&t, d->w);
+    return any;
+}
+
+/* An axis of `length` elements in segments: at both ends those of tiles that read padding, those between, and a last
+ * tile that is shorter.  place: of a tile on the other axis. */
+static unsigned find_segments(const struct dot *d, bool across, int64_t length, int64_t tile, int64_t place,
+                              struct segment *s)
+{
+    enum { MAX_EDGE = 2 }; /* tiles */
+    int64_t full = length / tile, low = 0, high = 0;
+    unsigned n = 0;
+    struct direct_tile t = {.rows = across ? 1 : tile, .columns = across ? tile : 1};
+    place -= place % (across ? d->direct.step_rows : d->direct.step_columns);
+    bool edges = full > 0;
+    for (; edges && low < full && reads_padding(d, &t, across ? place : low * tile, across ? low * tile : place); low++)
+        edges = low < MAX_EDGE;
+    for (int64_t at; edges && high < full - low; high++) {
+        at = (full - 1 - high) * tile;
+        if (!reads_padding(d, &t, across ? place : at, across ? at : place))
+            break;
+        edges = high < MAX_EDGE;
+    }
+    if (!edges) {
+        low = full;
+        high = 0;
+    }
+    const struct segment all[] = {{0, low, tile}, {low, full - low - high, tile}, {full - high, high, tile},
+                                  {full, length % tile != 0, length % tile}};
+    for (unsigned i = 0; i < MAX_SEGMENTS; i++)
+        if (all[i].count > 0)
+            s[n++] = all[i];
+    return n;
+}
+
+/* Opens the loop over a segment's tiles, of those from `from` to `to` (0: all), and returns the first element of the
+ * tile.  tile: the length of a whole one.  *loop: 0 if there is none. */
+static val open_segment(struct kernel *k, const struct segment *s, int64_t tile, val from, val to, val *loop)
+{
+    val first = k_int(k, s->first), end = k_int(k, s->first + s->count);
+    *loop = 0;
+    if (!to && s->count == 1)
+        return k_int(k, s->first * tile);
+    if (to) {
+        first = k_max(k, first, from);
+        end = ix_min(k, to, s->first + s->count);
+    }
+    *loop = k_loop(k, LOOP_SERIAL, first, end, 1);
+    ix_bound(k, *loop, s->first, s->first + s->count - 1);
+    return s->count == 1 ? k_int(k, s->first * tile) : ix_scale(k, *loop, tile);
+}
+
+static void close_segment(struct kernel *k, val loop)
+{
+    if (loop)
+        k_end(k, loop);
+}
+
+/* A loop that carries sums. */
+static val begin_chains(struct kernel *k, val count, int64_t n, val *acc, val *carry)
+{
+    val loop = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
+    for (int64_t i = 0; i < n; i++)
+        acc[i] = carry[i] = k_carry(k, acc[i]);
+    return loop;
+}
+
+static void end_chains(struct kernel *k, val loop, int64_t n, val *acc, const val *carry)
+{
+    for (int64_t i = 0; i < n; i++)
+        k_next(k, carry[i], acc[i]);
+    k_end(k, loop);
+    for (int64_t i = 0; i < n; i++)
+        acc[i] = k_out(k, carry[i]);
+}
+
+/* ---- lanes of the second operand's columns ---- */
+
+static val first_element(const struct direct *c, int64_t row, val at, int64_t i)
+{
+    struct kernel *k = c->d->w->k;
+    return c->holds ? c->a[row * c->d->size.k + i] : dot_element(c->d, false, ix_add(k, c->m0, k_int(k, row)), at);
+}
+
+/* Adds the products of a window's elements in channel `channel`. */
+static void add_window(const struct direct *c, const struct direct_tile *t, val column, val channel, int64_t mr,
+                       val *acc)
+{
+    struct kernel *k = c->d->w->k;
+    for (int64_t i = 0; i < c->z->window; i++) {
+        val at = ix_add(k, ix_scale(k, channel, c->z->window), k_int(k, i));
+        for (int64_t r = 0; r < t->rows; r++) {
+            val x = window_element(c->d, 0, c->outer, ix_add(k, t->row, k_int(k, r)), column, channel, i);
+            for (int64_t m = 0; m < mr; m++)
+                acc[m * t->rows + r] = dot_multiply_add(k, first_element(c, m, at, i), x, acc[m * t->rows + r]);
+        }
+    }
+}
+
+/* The sums of the tile's windows that begin at the lanes' columns, in all channels. */
+static void sum_windows(const struct direct *c, const struct direct_tile *t, val column, int64_t mr, val *acc)
+{
+    struct kernel *k = c->d->w->k;
+    int64_t n = mr * t->rows, channels = c->d->size.k / c->z->window;
+    val carry[MAX_SUMS];
+    for (int64_t i = 0; i < n; i++)
+        acc[i] = k_splat(k, k_bits(k, c->d->dtype, 0));
+    if (channels == 1) {
+        add_window(c, t, column, k_int(k, 0), mr, acc);
+        return;
+    }
+    val loop = begin_chains(k, k_int(k, channels), n, acc, carry);
+    add_window(c, t, column, loop, mr, acc);
+    end_chains(k, loop, n, acc, carry);
+}
+
+/* Stores result i of the tile. */
+static void store_window(const struct direct *c, const struct direct_tile *t, val column, int64_t i, val sum)
+{
+    struct kernel *k = c->d->w->k;
+    val row = ix_add(k, ix_add(k, ix_scale(k, c->outer, c->z->rows), t->row), k_int(k, i % t->rows));
+    dot_epilogue(c->d, ix_add(k, c->m0, k_int(k, i / t->rows)), ix_add(k, ix_scale(k, row, c->z->columns), column),
+                 sum);
+}
+
+static void emit_window_tile(const struct direct *c, const struct direct_tile *t, int64_t mr)
+{
+    struct kernel *k = c->d->w->k;
+    val acc[MAX_SUMS];
+    dot_begin_columns(c->d, t->columns);
+    val column = ix_add(k, t->column, c->d->w->lane);
+    sum_windows(c, t, column, mr, acc);
+    for (int64_t i = 0; i < mr * t->rows; i++)
+        store_window(c, t, column, i, acc[i]);
+    dot_end_columns(c->d);
+}
+
+/* The same where zeros are between the images' elements: lanes are windows that begin at elements, or as far behind
+ * them, so that all have the same zeros.  Their sums are put in order in scratch. */
+static void emit_stepped_tile(const struct direct *c, const struct direct_tile *t, int64_t mr)
+{
+    const int64_t step = c->z->step_columns, n = mr * t->rows, nr = c->d->nr;
+    struct dot *d = c->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val acc[MAX_SUMS];
+    for (int64_t phase = 0; phase < step && phase < t->columns; phase++) {
+        dot_begin_columns(d, dot_parts(t->columns - phase, step));
+        sum_windows(c, t, ix_add(k, ix_add(k, t->column, k_int(k, phase)), ix_scale(k, w->lane, step)), mr, acc);
+        for (int64_t i = 0; i < n; i++)
+            k_store(k, c->sums, ix_add(k, k_int(k, (i * step + phase) * nr), w->lane), acc[i], 0);
+        dot_end_columns(d);
+    }
+    for (int64_t first = 0; first < t->columns; first += nr) {
+        dot_begin_columns(d, t->columns - first < nr ? t->columns - first : nr);
+        val at = ix_add(k, k_int(k, first), w->lane);
+        val place = ix_add(k, ix_scale(k, ix_mod(k, at, step), nr), ix_div(k, at, step));
+        for (int64_t i = 0; i < n; i++)
+            store_window(c, t, ix_add(k, t->column, at), i,
+                         k_load(k, c->sums, ix_add(k, k_int(k, i * step * nr), place), w->pred));
+        dot_end_columns(d);
+    }
+}
+
+/* The tiles of some rows of the first operand, of those from `from` to `to` one below the other. */
+static void emit_window_tiles(struct direct *c, val from, val to, int64_t mr)
+{
+    struct kernel *k = c->d->w->k;
+    int64_t size = c->d->size.k;
+    c->holds = size == c->z->window && mr * size <= MAX_HELD;
+    for (int64_t i = 0; c->holds && i < mr * size; i++)
+        c->a[i] = dot_element(c->d, false, ix_add(k, c->m0, k_int(k, i / size)), k_int(k, i % size));
+    for (unsigned y = 0; y < c->ndown; y++) {
+        struct direct_tile t = {.rows = c->down[y].length};
+        val down, along;
+        t.row = open_segment(k, &c->down[y], c->rows, from, to, &down);
+        for (unsigned x = 0; x < c->nalong; x++) {
+            t.columns = c->along[x].length;
+            t.column = open_segment(k, &c->along[x], c->d->nr * c->z->step_columns, 0, 0, &along);
+            (c->z->step_columns > 1 ? emit_stepped_tile : emit_window_tile)(c, &t, mr);
+            close_segment(k, along);
+        }
+        close_segment(k, down);
+    }
+}
+
+/* ---- lanes of the batch ---- */
+
+/* Adds the products of the tile's rows of windows to the sums of mr rows and n elements. */
+static void add_lines(const struct direct *c, const struct direct_tile *t, int64_t mr, int64_t n, val *acc)
+{
+    struct dot *d = c->d;
+    struct kernel *k = d->w->k;
+    val column = ix_add(k, t->column, d->w->lane), a[MAX_SUMS];
+    for (int64_t r = 0; r < t->rows; r++) {
+        val row = ix_add(k, t->row, k_int(k, r)), line = ix_add(k, ix_scale(k, c->outer, c->z->rows), row);
+        d->batch_index = ix_add(k, ix_scale(k, c->batch, c->z->columns), column);
+        for (int64_t m = 0; m < mr; m++)
+            a[m] = dot_element(d, false, ix_add(k, c->m0, k_int(k, m)), line);
+        for (int64_t i = 0; i < n; i++) {
+            val x = dot_element(d, true, ix_add(k, c->n0, k_int(k, i)), line);
+            for (int64_t m = 0; m < mr; m++)
+                acc[m * n + i] = dot_multiply_add(k, a[m], x, acc[m * n + i]);
+        }
+    }
+}
+
+/* The sums of mr rows and n elements for some columns. */
+static void emit_lines(struct direct *c, struct direct_tile *t, int64_t mr, int64_t n)
+{
+    struct dot *d = c->d;
+    struct kernel *k = d->w->k;
+    val acc[MAX_SUMS], carry[MAX_SUMS], within[MAX_SUMS];
+    dot_begin_columns(d, t->columns);
+    for (int64_t i = 0; i < mr * n; i++)
+        acc[i] = k_splat(k, k_bits(k, d->dtype, 0));
+    val images = c->z->outer > 1 ? begin_chains(k, k_int(k, c->z->outer), mr * n, acc, carry) : 0;
+    c->outer = images ? images : k_int(k, 0);
+    for (unsigned y = 0; y < c->ndown; y++) {
+        const struct segment *s = &c->down[y];
+        val loop = s->count > 1 ? begin_chains(k, k_int(k, s->count), mr * n, acc, within) : 0;
+        val number = loop ? ix_add(k, loop, k_int(k, s->first)) : k_int(k, s->first);
+        t->rows = s->length;
+        t->row = ix_scale(k, number, c->rows);
+        add_lines(c, t, mr, n, acc);
+        if (loop)
+            end_chains(k, loop, mr * n, acc, within);
+    }
+    if (images)
+        end_chains(k, images, mr * n, acc, carry);
+    d->batch_index = ix_add(k, ix_scale(k, c->batch, c->z->columns), ix_add(k, t->column, d->w->lane));
+    for (int64_t i = 0; i < mr * n; i++)
+        dot_epilogue(d, ix_add(k, c->m0, k_int(k, i / n)), ix_add(k, c->n0, k_int(k, i % n)), acc[i]);
+    dot_end_columns(d);
+}
+
+static void emit_columns_of_sums(struct direct *c, int64_t mr, int64_t n)
+{
+    struct kernel *k = c->d->w->k;
+    for (unsigned x = 0; x < c->nalong; x++) {
+        struct direct_tile t = {.columns = c->along[x].length};
+        val along;
+        t.column = open_segment(k, &c->along[x], c->d->nr, 0, 0, &along);
+        emit_lines(c, &t, mr, n);
+        close_segment(k, along);
+    }
+}
+
+/* ---- tasks ---- */
+
+/* Opens an if for the parts of `size` in an axis, or for the last one, which is shorter.  Sets *first, and *part to
+ * its length.  false: there is no such part. */
+static bool begin_part(struct kernel *k, int64_t length, int64_t size, bool last, val number, val *first,
+                       int64_t *part, val *open)
+{
+    int64_t parts = dot_parts(length, size), rest = length % size, full = parts - (rest != 0);
+    if (last ? !rest : !full)
+        return false;
+    *open = rest && full ? k_if(k, k_prim(k, last ? P_EQ : P_LT, number, k_int(k, full), 0)) : 0;
+    *first = last ? k_int(k, full * size) : full == 1 ? k_int(k, 0) : ix_scale(k, number, size);
+    *part = last ? rest : size;
+    return true;
+}
+
+void dot_direct_emit(struct dot *d, const struct schedule *s)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    const struct dot_direct *z = &d->direct;
+    struct segment down[MAX_SEGMENTS], along[MAX_SEGMENTS];
+    struct direct c = {.d = d, .z = z, .rows = s->dot_direct.rows, .down = down, .along = along};
+    struct tasks t;
+    d->mr = s->dot_direct.mr;
+    d->nr = d->lanes = s->dot_direct.nr;
+    int64_t each = s->dot_direct.tiles, blocks = z->in_batch ? 1 : dot_parts(dot_parts(z->rows, c.rows), each);
+    int64_t elements = z->in_batch ? s->dot_direct.elements : 1, of = z->in_batch ? d->size.n : 1;
+    int64_t groups = dot_parts(d->size.m, d->mr), parts = dot_parts(of, elements), mr, n;
+    int64_t images = z->in_batch ? d->size.batch / z->columns : d->size.batch * z->outer;
+    c.nalong = find_segments(d, true, z->columns, d->nr * z->step_columns, z->rows / 2, along);
+    c.ndown = find_segments(d, false, z->rows, c.rows, z->columns / 2, down);
+    if (z->step_columns > 1)
+        c.sums = k_buf(k, BUF_SCRATCH, d->dtype, c.rows * d->mr * z->step_columns * d->nr, 0);
+    lower_scalars(w);
+    val p = lower_tasks(w, images * blocks * groups * parts, 0, &t), from = 0, to = 0, rows, columns;
+    val part = ix_mod(k, p, parts), rest = ix_div(k, p, parts), group = ix_mod(k, rest, groups);
+    rest = ix_div(k, rest, groups);
+    c.batch = ix_div(k, rest, blocks);
+    if (!z->in_batch) {
+        c.outer = ix_mod(k, c.batch, z->outer);
+        d->batch_index = ix_div(k, c.batch, z->outer);
+    }
+    if (blocks > 1) {
+        from = ix_scale(k, ix_mod(k, rest, blocks), each);
+        to = ix_add(k, from, k_int(k, each));
+    }
+    for (int i = 0; i < 4; i++) {
+        if (!begin_part(k, d->size.m, d->mr, i & 1, group, &c.m0, &mr, &rows))
+            continue;
+        if (begin_part(k, of, elements, i & 2, part, &c.n0, &n, &columns)) {
+            if (z->in_batch)
+                emit_columns_of_sums(&c, mr, n);
+            else
+                emit_window_tiles(&c, from, to, mr);
+            close_segment(k, columns);
+        }
+        close_segment(k, rows);
+    }
+    lower_tasks_end(w, &t);
+}

@@ -1,0 +1,133 @@
+/* The schedules of direct convolutions. */
+#include "lower_direct.h"
+
+/* The elements of all windows through which the second operand views an array. */
+static int64_t window_elements(const struct dot *d)
+{
+    const struct graph *g = d->w->g;
+    int64_t n = 1;
+    for (ref r = d->n->in[1]; node_is_view(g, r); r = g->node[r].in[0])
+        if (g->node[r].op == OP_window && n <= MAX_ELEMENTS)
+            n *= g->node[r].attr.window.size;
+    return n;
+}
+
+/* Zeros between the images' elements are those of pads; other axes than the last two have code for any place. */
+static void find_steps(const struct dot *d, struct dot_direct *z)
+{
+    const struct graph *g = d->w->g;
+    z->step_rows = z->step_columns = 1;
+    for (ref r = d->n->in[1]; node_is_view(g, r); r = g->node[r].in[0]) {
+        const struct node *n = &g->node[r];
+        uint32_t behind = op_is_masked(n->op) ? node_shape(g, r)->rank - n->attr.pad.axis : 0;
+        if (behind == 1 && n->attr.pad.interior < MAX_STEP)
+            z->step_columns = n->attr.pad.interior + 1;
+        else if (behind == 2 && n->attr.pad.interior < MAX_STEP)
+            z->step_rows = n->attr.pad.interior + 1;
+    }
+    z->step_rows = z->rows > 1 && !z->in_batch ? z->step_rows : 1;
+    z->step_columns = z->in_batch ? 1 : z->step_columns;
+}
+
+bool dot_direct_fits(struct dot *d)
+{
+    const struct lowering *w = d->w;
+    bool linear;
+    if (w->chooser->caps->is_gpu || !dot_is_direct(w->g, w->anchor) || d->unit != 1 || d->blocks > 1 ||
+        lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear)))
+        return false;
+    struct dot_direct *z = &d->direct;
+    uint32_t last = d->b.rank - 1;
+    *z = (struct dot_direct){.columns = d->b.dim[last], .rows = 1, .window = window_elements(d)};
+    for (unsigned i = 0; i < d->n->attr.dot.nbatch; i++)
+        z->in_batch |= axis_get(d->n->attr.dot.batch_b, i) == last;
+    const struct shape *rows = z->in_batch ? &d->con : &d->free_b;
+    if (z->in_batch && rows->rank > 0)
+        z->rows = rows->dim[rows->rank - 1];
+    else if (!z->in_batch && rows->rank > 2)
+        z->rows = rows->dim[rows->rank - 2];
+    z->outer = z->in_batch ? d->size.k / z->rows : d->size.n / z->columns / z->rows;
+    find_steps(d, z);
+    return z->window <= MAX_ELEMENTS && (z->in_batch ? d->size.n : d->size.k) % z->window == 0;
+}
+
+/* Parts of at most `most` into which a length is divided evenly. */
+static int64_t even_part(int64_t length, int64_t most) { return dot_parts(length, dot_parts(length, most)); }
+
+/* Of lanes in the batch: rows of the first operand and elements of windows, each of which loads a vector a product. */
+static void choose_sums(const struct dot *d, const struct caps *caps, struct schedule *s)
+{
+    enum { MAX_ROWS_OF_SUMS = 4, BESIDE = 8, MAX_LINES = 4 };
+    int64_t sums = (int64_t)caps->vector_regs - BESIDE, mr = s->dot_direct.mr;
+    int64_t elements = sums / mr > 1 ? sums / mr : 1;
+    if (!s->dot_direct.elements)
+        s->dot_direct.elements = (uint16_t)even_part(d->size.n, elements < MAX_SUMS ? elements : MAX_SUMS);
+    if (!s->dot_direct.rows)
+        s->dot_direct.rows = (uint32_t)even_part(d->direct.rows, MAX_LINES);
+    if (!s->dot_direct.tiles)
+        s->dot_direct.tiles = 1;
+}
+
+/* Of lanes in columns: rows of these, and tiles, fewer in a task where tasks would be too few for all threads. */
+static void choose_windows(const struct dot *d, const struct caps *caps, int64_t sums, struct schedule *s)
+{
+    enum { MAX_TILE_ROWS = 8 };
+    const struct dot_direct *z = &d->direct;
+    int64_t most = sums / s->dot_direct.mr > 1 ? sums / s->dot_direct.mr : 1;
+    if (!s->dot_direct.rows) {
+        int64_t rows = even_part(z->rows, most < MAX_TILE_ROWS ? most : MAX_TILE_ROWS);
+        rows = dot_parts(rows, z->step_rows) * z->step_rows;
+        s->dot_direct.rows = (uint32_t)(rows < z->rows ? rows : z->rows);
+    }
+    int64_t tiles = dot_parts(z->rows, s->dot_direct.rows);
+    if (!s->dot_direct.tiles) {
+        int64_t blocks = dot_parts(2 * (int64_t)caps->threads, d->size.batch * z->outer);
+        s->dot_direct.tiles = (uint32_t)dot_parts(tiles, blocks < tiles ? blocks : tiles);
+    }
+}
+
+bool dot_direct_choose(struct dot *d, struct schedule *s)
+{
+    enum { MAX_TILE_SUMS = 16, ROWS_OF_SUMS = 4 };
+    const struct caps *caps = d->w->chooser->caps;
+    const struct dot_direct *z = &d->direct;
+    bool open = !d->w->chooser->want;
+    int64_t sums = (int64_t)caps->vector_regs / 2 < MAX_TILE_SUMS ? (int64_t)caps->vector_regs / 2 : MAX_TILE_SUMS;
+    if (open) {
+        s->dot_direct.kc = (uint32_t)d->kblock;
+        s->dot_direct.mr = (uint16_t)even_part(d->size.m, z->in_batch ? ROWS_OF_SUMS : sums);
+        s->dot_direct.nr = (uint16_t)(caps->vector_bytes / 4);
+    }
+    if (!dot_tile_legal(d, s))
+        return false;
+    if (!s->width)
+        s->width = s->dot_direct.nr;
+    if (z->in_batch)
+        choose_sums(d, caps, s);
+    else
+        choose_windows(d, caps, sums, s);
+    if (open) { /* a task's work: products by sixteens */
+        int64_t groups = dot_parts(d->size.m, s->dot_direct.mr);
+        int64_t tasks = z->in_batch ? d->size.batch / z->columns * groups * dot_parts(d->size.n, s->dot_direct.elements)
+                        : d->size.batch * z->outer * groups *
+                              dot_parts(dot_parts(z->rows, s->dot_direct.rows), s->dot_direct.tiles);
+        int64_t products = z->in_batch ? d->size.k * s->dot_direct.elements
+                           : (int64_t)s->dot_direct.tiles * s->dot_direct.rows * d->size.k;
+        s->grain = lower_grain(tasks, 2 * products * z->columns * s->dot_direct.mr / 16);
+    }
+    return true;
+}
+
+bool dot_direct_legal(const struct dot *d, const struct schedule *s)
+{
+    const struct dot_direct *z = &d->direct;
+    int64_t rows = s->dot_direct.rows, beside = z->in_batch ? s->dot_direct.elements : rows;
+    if (beside * s->dot_direct.mr > MAX_SUMS || rows > z->rows || rows > MAX_SUMS)
+        return reject_schedule(d->w, "rows", "rows %u: at most the image's, %d, and %d vectors of sums in a tile",
+                               s->dot_direct.rows, (int)z->rows, MAX_SUMS);
+    if (z->in_batch ? s->dot_direct.elements < 1 || s->dot_direct.elements > d->size.n : s->dot_direct.elements)
+        return reject_schedule(d->w, "elements", "elements %u: of windows, where lanes are of the batch, else 0",
+                               s->dot_direct.elements);
+    return s->dot_direct.tiles <= (z->in_batch ? 1 : dot_parts(z->rows, rows)) ||
+           reject_schedule(d->w, "tiles", "tiles %u: there are not so many", s->dot_direct.tiles);
+}
