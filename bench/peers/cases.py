@@ -109,11 +109,11 @@ def inputs(family, size, backward):
         if backward:
             add(1, n[0], n[1])
     elif family == "conv":
-        side = (n[1] + 2 * n[5] - n[3]) // n[4] + 1
-        add(1, 8, n[0], n[1], n[1])
-        add(0.05, n[2], n[0], n[3], n[3])
+        axes = ([n[7]] if n[7] else []) + [n[1], n[1]]
+        add(1, 8, n[0], *axes)
+        add(0.05, n[2], n[0] // (n[6] or 1), *[n[3] for _ in axes])
         if backward:
-            add(1, 8, n[2], side, side)
+            add(1, 8, n[2], *[(a + 2 * n[5] - n[3]) // n[4] + 1 for a in axes])
     elif family == "matvec":
         add(1, 1, n[0])
         add(0.02, n[0], n[0])

@@ -13,9 +13,10 @@ def cross_entropy(logits, y):
     return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1))
 
 
-def conv(x, w, stride=1, pad=1):
-    return lax.conv_general_dilated(x, w, (stride, stride), [(pad, pad), (pad, pad)],
-                                    dimension_numbers=("NHWC", "HWIO", "NHWC"))
+def conv(x, w, stride=1, pad=1, groups=1):
+    axes = "DHW"[5 - x.ndim:]
+    return lax.conv_general_dilated(x, w, [stride] * len(axes), [(pad, pad)] * len(axes), feature_group_count=groups,
+                                    dimension_numbers=("N" + axes + "C", axes + "IO", "N" + axes + "C"))
 
 
 def pool(x):
@@ -113,7 +114,8 @@ def make(family, backward, size, variant):
     if family == "attention":
         given = [v.transpose(0, 2, 1, 3) for v in given]
     if family == "conv":
-        order = [(0, 2, 3, 1), (2, 3, 1, 0), (0, 2, 3, 1)]
+        axes = range(2, given[0].ndim)
+        order = [(0, *axes, 1), (*axes, 1, 0), (0, *axes, 1)]
         given = [v.transpose(o) for v, o in zip(given, order)]
     given = [jnp.asarray(numpy.ascontiguousarray(v)) for v in given]
     upstream = given.pop() if backward else None
@@ -127,7 +129,7 @@ def make(family, backward, size, variant):
         "sum": jnp.sum,
         "softmax": lambda x: jax.nn.softmax(x, -1),
         "layer_norm": layer_norm,
-        "conv": lambda x, w: conv(x, w, size[4], size[5]),
+        "conv": lambda x, w: conv(x, w, size[4], size[5], size[6] or 1),
         "matvec": jnp.matmul,
         "embedding": lambda w: w[ids],
         "ops": lambda x, one: ops(x, one, size[0]),

@@ -9,7 +9,7 @@
 enum family { MLP, CNN, GPT, ATTENTION, CHAIN, GELU, SUM, SOFTMAX, LAYER_NORM, CONV, MATVEC, EMBEDDING, OPS };
 static const char *const family_name[] = {"mlp", "cnn", "gpt", "attention", "chain", "gelu", "sum", "softmax",
                                           "layer_norm", "conv", "matvec", "embedding", "ops"};
-enum { SIZES = 6, MAX_PARAMETERS = 64, MAX_INPUTS = 5, MAX_OUTPUTS = 4 };
+enum { SIZES = 8, MAX_PARAMETERS = 64, MAX_INPUTS = 5, MAX_OUTPUTS = 4 };
 struct peer_case {
     const char *name;
     enum family family;
@@ -53,6 +53,17 @@ static const struct peer_case cases[] = {
     {"conv-1x1-1024-512-grad", CONV, true, {1024, 14, 512, 1, 1, 0}},
     {"conv-3x3-512", CONV, false, {512, 7, 512, 3, 1, 1}},
     {"conv-3x3-512-grad", CONV, true, {512, 7, 512, 3, 1, 1}},
+    /* the same, then groups, and frames of a 3-d one: of MobileNetV2, ConvNeXt, ResNeXt-50, ResNet3D */
+    {"conv-depthwise-3x3-144", CONV, false, {144, 56, 144, 3, 1, 1, 144}},
+    {"conv-depthwise-3x3-144-grad", CONV, true, {144, 56, 144, 3, 1, 1, 144}},
+    {"conv-depthwise-3x3-s2-96", CONV, false, {96, 112, 96, 3, 2, 1, 96}},
+    {"conv-depthwise-3x3-s2-96-grad", CONV, true, {96, 112, 96, 3, 2, 1, 96}},
+    {"conv-depthwise-7x7-96", CONV, false, {96, 56, 96, 7, 1, 3, 96}},
+    {"conv-depthwise-7x7-96-grad", CONV, true, {96, 56, 96, 7, 1, 3, 96}},
+    {"conv-grouped-3x3-256", CONV, false, {256, 28, 256, 3, 1, 1, 32}},
+    {"conv-grouped-3x3-256-grad", CONV, true, {256, 28, 256, 3, 1, 1, 32}},
+    {"conv-3x3x3-64", CONV, false, {64, 14, 64, 3, 1, 1, 1, 8}},
+    {"conv-3x3x3-64-grad", CONV, true, {64, 14, 64, 3, 1, 1, 1, 8}},
     {"matvec-4096", MATVEC, false, {4096, 0}},            /* rows and columns; bf16 */
     {"matvec-4096-bf16", MATVEC, false, {4096, 1}},
     {"embedding-grad", EMBEDDING, true, {50000, 256, 4096}}, /* rows, columns, ids */
@@ -239,6 +250,22 @@ static bool is_model(const struct peer_case *c) { return c->family <= GPT; }
 #define INPUT(deviation, ...) \
     input_new(r, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (int64_t[]){__VA_ARGS__}, deviation)
 
+static int64_t conv_groups(const struct peer_case *c) { return c->size[6] ? c->size[6] : 1; }
+
+static int64_t conv_side(const struct peer_case *c, int64_t side)
+{
+    return (side + 2 * c->size[5] - c->size[3]) / c->size[4] + 1;
+}
+
+/* frames: of three axes; 0: of two. */
+static void conv_input(struct peer_run *r, double deviation, int64_t n, int64_t channels, int64_t frames, int64_t side)
+{
+    if (frames)
+        INPUT(deviation, n, channels, frames, side, side);
+    else
+        INPUT(deviation, n, channels, side, side);
+}
+
 /* false: see kl_last_error. */
 static bool peer_run_open(struct peer_run *r, kl_device device, const struct peer_case *c)
 {
@@ -256,7 +283,10 @@ static bool peer_run_open(struct peer_run *r, kl_device device, const struct pee
     case GELU: case SUM: INPUT(1, n[0]); break;
     case SOFTMAX: INPUT(1, n[0], n[1]); break;
     case LAYER_NORM: INPUT(1, n[0], n[1]); INPUT(1, n[1]); INPUT(1, n[1]); break;
-    case CONV: INPUT(1, 8, n[0], n[1], n[1]); INPUT(0.05, n[2], n[0], n[3], n[3]); break;
+    case CONV:
+        conv_input(r, 1, 8, n[0], n[7], n[1]);
+        conv_input(r, 0.05, n[2], n[0] / conv_groups(c), n[7] ? n[3] : 0, n[3]);
+        break;
     case MATVEC: INPUT(1, 1, n[0]); INPUT(0.02, n[0], n[0]); break;
     case EMBEDDING: INPUT(0.02, n[0], n[1]); break;
     case OPS: INPUT(1, 16); INPUT(1, 16); break;
@@ -271,8 +301,7 @@ static bool peer_run_open(struct peer_run *r, kl_device device, const struct pee
         labels_new(r, 1, &n[2], n[0]);
         INPUT(1, n[2], n[1]);
     } else if (c->backward && c->family == CONV) {
-        int64_t side = (n[1] + 2 * n[5] - n[3]) / n[4] + 1;
-        INPUT(1, 8, n[2], side, side);
+        conv_input(r, 1, 8, n[2], n[7] ? conv_side(c, n[7]) : 0, conv_side(c, n[1]));
     } else if (c->backward && c->family == ATTENTION) {
         INPUT(1, 8, 8, n[0], 64);
     } else if (c->backward) {
@@ -311,8 +340,8 @@ static void peer_record(struct peer_run *r)
     case SOFTMAX: keep_result(r, kl_softmax(in[0], -1), 1); break;
     case LAYER_NORM: keep_result(r, kl_layer_norm(in[0], 1, in[1], in[2], 1e-5), 3); break;
     case CONV: {
-        const int64_t stride[] = {n[4], n[4]}, pad[] = {n[5], n[5]};
-        keep_result(r, kl_conv(in[0], in[1], kl_none, stride, pad, pad, NULL, 1), 2);
+        const int64_t stride[] = {n[4], n[4], n[4]}, pad[] = {n[5], n[5], n[5]};
+        keep_result(r, kl_conv(in[0], in[1], kl_none, stride, pad, pad, NULL, (int)conv_groups(r->is)), 2);
         break;
     }
     case MATVEC: keep(r, kl_matmul(in[0], in[1])); break;

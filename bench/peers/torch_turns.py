@@ -93,13 +93,15 @@ def make(family, backward, size, variant):
         return make_model(family, size, variant)
     given = [tensor(v) for v in cases.inputs(family, size, backward)]
     if variant == "channels_last":
-        given = [v.contiguous(memory_format=torch.channels_last) for v in given]
+        layout = torch.channels_last if given[0].dim() == 4 else torch.channels_last_3d
+        given = [v.contiguous(memory_format=layout) for v in given]
     upstream = given.pop() if backward else None
     if family == "matvec":
         dtype = torch.bfloat16 if size[1] else torch.float32
         given = [given[0].to(dtype), given[1].T.contiguous().to(dtype)]
     if family == "embedding":
         ids = given.pop().long()
+    conv = F.conv2d if given[0].dim() == 4 else F.conv3d
     f = {
         "attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=bool(size[1])),
         "chain": lambda x, a, b, c, d: F.gelu(x * a + b, approximate="tanh") * c + torch.tanh(d),
@@ -107,7 +109,7 @@ def make(family, backward, size, variant):
         "sum": lambda x: x.sum(),
         "softmax": lambda x: torch.softmax(x, -1),
         "layer_norm": lambda x, w, b: F.layer_norm(x, (size[1],), w, b),
-        "conv": lambda x, w: F.conv2d(x, w, stride=size[4], padding=size[5]),
+        "conv": lambda x, w: conv(x, w, stride=size[4], padding=size[5], groups=size[6] or 1),
         "matvec": F.linear,
         "embedding": lambda w: F.embedding(ids, w),
         "ops": lambda x, one: ops(x, one, size[0]),
