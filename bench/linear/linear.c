@@ -7,7 +7,7 @@
 #include "bench/bench.h"
 #include "linear_cases.h"
 
-enum { ROUNDS = 15, LEAST_ROUNDS = 3, BATCH = 256 };
+enum { ROUNDS = 15, LEAST_ROUNDS = 3, BATCH = 256, CALLS_OF_TURN = 10000 };
 enum { OWN, BY_LAPACK, DIRECT, OTHER, VARIANTS };
 #define SECONDS_OF_TURN 0.001 /* of repeated calls */
 #define SECONDS_OF_CASE 1.5   /* no more rounds after that */
@@ -102,31 +102,40 @@ static void close_case(struct linear *x)
 /* On one thread its processor's time, which other processes do not add to. */
 static double seconds_now(int threads) { return threads == 1 ? measure_cpu_now() : measure_now(); }
 
-/* Seconds of LAPACK's calls for all matrices; results: NULL, or room for result k of Kiln, row-major, in f64. */
-static double call_directly(struct linear *x, const struct linear_case *c, linear_call *call, int threads,
-                            double **results)
+/* The operands of matrix b. */
+static void copy_operands(struct linear *x, int64_t b)
 {
-    double seconds = 0;
-    for (int64_t b = 0; b < x->B; b++) {
-        for (int i = 0; i < x->count && x->in[i].rows * columns_of(&x->in[i]) <= 2 * x->n * x->n; i++) {
-            size_t bytes = bytes_of(x, &x->in[i]);
-            memcpy(x->direct.a[i], x->in[i].column_major + (size_t)b * bytes, bytes);
-        }
-        double start = seconds_now(threads);
-        call(&x->direct);
-        seconds += seconds_now(threads) - start;
-        for (int k = 0; results && k < c->results; k++) {
-            char form = c->result[k].form;
-            int64_t rows = form == 's' ? 1 : x->n, columns = strchr("mlu", form) ? x->n : 1;
-            for (int64_t i = 0; i < rows * columns; i++) {
-                int64_t row = i / columns, column = i % columns;
-                bool zero = (form == 'l' && column > row) || (form == 'u' && column < row);
-                results[k][b * rows * columns + i] =
-                    zero ? 0 : got(x, x->direct.a[c->result[k].array], column * rows + row);
-            }
-        }
+    for (int i = 0; i < x->count && x->in[i].rows * columns_of(&x->in[i]) <= 2 * x->n * x->n; i++) {
+        size_t bytes = bytes_of(x, &x->in[i]);
+        memcpy(x->direct.a[i], x->in[i].column_major + (size_t)b * bytes, bytes);
     }
-    return seconds;
+}
+
+/* Result k of Kiln for matrix b, row-major, in f64. */
+static void keep_result(const struct linear *x, const struct linear_case *c, int k, int64_t b, double *result)
+{
+    char form = c->result[k].form;
+    int64_t rows = form == 's' ? 1 : x->n, columns = strchr("mlu", form) ? x->n : 1;
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t row = i / columns, column = i % columns;
+        bool zero = (form == 'l' && column > row) || (form == 'u' && column < row);
+        result[b * rows * columns + i] = zero ? 0 : got(x, x->direct.a[c->result[k].array], column * rows + row);
+    }
+}
+
+/* Seconds of LAPACK's calls for all matrices, without those of copying operands, which are measured alone. */
+static double call_directly(struct linear *x, linear_call *call, int threads)
+{
+    double start = seconds_now(threads), between;
+    for (int64_t b = 0; b < x->B; b++) {
+        copy_operands(x, b);
+        call(&x->direct);
+    }
+    between = seconds_now(threads);
+    for (int64_t b = 0; b < x->B; b++)
+        copy_operands(x, b);
+    double calls = 2 * between - start - seconds_now(threads);
+    return calls > 0 ? calls : 0;
 }
 
 /* Runs a step; out: NULL, or its results. */
@@ -144,7 +153,7 @@ static bool run_step(const struct linear_run *r, int variant, kl_tensor *out)
 static double call(const struct linear_run *r, int variant)
 {
     if (variant >= DIRECT)
-        return call_directly(r->x, r->c, variant == DIRECT ? r->c->direct : r->c->other, r->threads, NULL);
+        return call_directly(r->x, variant == DIRECT ? r->c->direct : r->c->other, r->threads);
     double start = seconds_now(r->threads);
     return run_step(r, variant, NULL) ? seconds_now(r->threads) - start : -1;
 }
@@ -157,7 +166,7 @@ static double turn(const struct linear_run *r, int variant)
     if (call(r, variant) < 0)
         return -1;
     int n = 0;
-    for (; !n || (sum < SECONDS_OF_TURN && !r->b->smoke); n++) {
+    for (; !n || (sum < SECONDS_OF_TURN && n < CALLS_OF_TURN && !r->b->smoke); n++) {
         double seconds = call(r, variant);
         if (seconds < 0)
             return seconds;
@@ -216,8 +225,12 @@ static bool residual_directly(struct linear_run *r)
     bool ok = true;
     for (int k = 0; k < r->c->results; k++)
         ok = ok && (results[k] = calloc((size_t)(r->x->B * r->x->n * r->x->n), sizeof(double)));
-    if (ok)
-        call_directly(r->x, r->c, r->c->direct, r->threads, results);
+    for (int64_t b = 0; b < r->x->B && ok; b++) {
+        copy_operands(r->x, b);
+        r->c->direct(&r->x->direct);
+        for (int k = 0; k < r->c->results; k++)
+            keep_result(r->x, r->c, k, b, results[k]);
+    }
     kl_scope_begin();
     for (int k = 0; k < r->c->results && ok; k++) {
         char form = r->c->result[k].form;
