@@ -14,6 +14,9 @@
 #include <string.h>
 
 enum { MAX_PREFETCH = 2 };
+/* Rows times steps of a tile whose products are straight code, without a loop over k: a batch of 256 products of
+ * 16x16x16 takes 0.87 of the time, of 1000 of 8x8x8 0.8. */
+enum { MAX_STRAIGHT = 256 };
 
 /* The axes of operand 0 or 1 of each kind: batch and contracted axes in list order, free axes in ascending order. */
 struct axes { uint8_t batch[KL_MAX_RANK], con[KL_MAX_RANK], fr[KL_MAX_RANK]; uint32_t nfree; };
@@ -327,6 +330,14 @@ static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
     w->epoch++; /* the code that follows must not use these values */
 }
 
+/* All prefetches of the UNROLL_K steps from j on. */
+static void prefetch_ahead(const struct dot *d, const struct tile *t, val j)
+{
+    prefetch_operand(d, t, j);
+    prefetch_epilogue(d, t, j);
+    prefetch_rows(d, t, j);
+}
+
 /* Emits a loop over k.  Iterations `from` to `to` have `steps` steps each and add to the sums of all rows.  Iterations
  * of UNROLL_K steps also prefetch, and each computes a row of the previous tile's epilogue, if that waits. */
 static void emit_k_iterations(const struct dot *d, const struct tile *t, val from, val to, int steps, val *acc)
@@ -339,9 +350,7 @@ static void emit_k_iterations(const struct dot *d, const struct tile *t, val fro
         acc[i] = carry[i] = k_carry(k, acc[i]);
     val j = ix_scale(k, visit, steps); /* a multiple of the steps, which index arithmetic uses */
     if (steps == UNROLL_K) {
-        prefetch_operand(d, t, j);
-        prefetch_epilogue(d, t, j);
-        prefetch_rows(d, t, j);
+        prefetch_ahead(d, t, j);
         if (t->waiting)
             emit_waiting(d, t, visit);
     }
@@ -382,10 +391,15 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
     dot_begin_columns(d, t->cols);
     for (int64_t i = 0; i < t->rows; i++)
         acc[i] = k_splat(k, zero);
+    bool straight = !d->symbolic_k && !t->waiting && t->kc * t->rows <= MAX_STRAIGHT;
     int64_t whole = d->symbolic_k ? 0 : t->kc / UNROLL_K * UNROLL_K;
     if (d->symbolic_k)
         symbolic_products(d, t, acc);
-    if (whole)
+    for (int64_t j = 0; straight && j < whole; j += UNROLL_K) {
+        prefetch_ahead(d, t, k_int(k, j));
+        emit_fma_steps(d, t, k_int(k, j), UNROLL_K, acc);
+    }
+    if (whole && !straight)
         emit_k_iterations(d, t, k_int(k, 0), k_int(k, whole / UNROLL_K), UNROLL_K, acc);
     if (!d->symbolic_k)
         emit_fma_steps(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
