@@ -1,13 +1,16 @@
 /* Matrix products through the public API, as frozen steps, against the arithmetic peak of one thread, measured in the
  * same run; those of floats in alternation with oneDNN's, where that is installed (Debian: libdnnl2), those of smaller
  * elements beside the same one of floats.  Small ones are also measured in batches, and traced in each call, whose time
- * on the host is then a large part. */
+ * on the host is then a large part.  Of small ones there is a second row, `kernel`: less what a step takes whose kernel
+ * has nothing to do, measured beside it (case `call`).  The limit of batches that no cache holds is that of their
+ * bytes, read and written as fast as a sum of two arrays, where that is lower. */
 #include "bench.h"
 #include <dlfcn.h>
 #include <math.h>
 
-enum { ROUNDS = 40, LONG_ROUNDS = 10 };
-static const double SMOKE_FLOPS = 3e7;
+enum { ROUNDS = 40, LONG_ROUNDS = 10, CALLS = 1000 };
+enum { FAR_BYTES = 32 << 20, STREAM_FLOATS = 6 << 20 }; /* more than is near; of each array of the sum */
+static const double SMOKE_FLOPS = 3e7, SMALL_FLOPS = 5e6;
 static const double LONG_FLOPS = 1e9; /* products that take longer are measured in fewer rounds */
 
 static const struct shape_case {
@@ -21,10 +24,15 @@ static const struct shape_case {
     {16, 16, 16, false, false, FLOATS, 0, false},      {32, 32, 32, false, false, FLOATS, 0, false},
     {48, 48, 48, false, false, FLOATS, 0, false},      {64, 64, 64, false, false, FLOATS, 0, false},
     {96, 96, 96, false, false, FLOATS, 0, false},      {128, 128, 128, false, false, FLOATS, 0, false},
-    {16, 16, 16, false, false, FLOATS, 256, false}, {32, 32, 32, false, false, FLOATS, 64, false},
-    {64, 64, 64, false, false, FLOATS, 16, false},  {64, 64, 64, false, true, FLOATS, 16, false},
-    {128, 128, 128, false, false, FLOATS, 8, false},
-    {64, 64, 64, false, false, FLOATS, 0, true},    {128, 128, 128, false, false, FLOATS, 0, true},
+    {64, 64, 64, false, true, FLOATS, 0, false},
+    {4, 4, 4, false, false, FLOATS, 1000, false},      {8, 8, 8, false, false, FLOATS, 1000, false},
+    {16, 16, 16, false, false, FLOATS, 256, false},    {16, 16, 16, false, true, FLOATS, 256, false},
+    {32, 32, 32, false, false, FLOATS, 64, false},     {32, 32, 32, false, true, FLOATS, 64, false},
+    {48, 48, 48, false, false, FLOATS, 32, false},     {64, 64, 64, false, false, FLOATS, 16, false},
+    {64, 64, 64, false, true, FLOATS, 16, false},      {96, 96, 96, false, false, FLOATS, 12, false},
+    {128, 128, 128, false, false, FLOATS, 8, false},   {128, 128, 128, false, true, FLOATS, 8, false},
+    {16, 16, 16, false, false, FLOATS, 16384, false},  {64, 64, 64, false, false, FLOATS, 1024, false},
+    {64, 64, 64, false, false, FLOATS, 0, true},       {128, 128, 128, false, false, FLOATS, 0, true},
     {256, 256, 256, false, false, FLOATS, 0, false},   {512, 512, 512, false, false, FLOATS, 0, false},
     {1024, 1024, 1024, false, false, FLOATS, 0, false}, {2048, 2048, 2048, false, false, FLOATS, 0, false},
     {128, 512, 784, false, false, FLOATS, 0, false},   {128, 512, 512, false, false, FLOATS, 0, false},
@@ -141,11 +149,11 @@ static void product_release(struct operands *o)
     kl_release(o->b);
 }
 
-/* Products of a sample: small ones are repeated, for what the cases before them have left in the caches is not of
- * interest. */
+/* Products of a sample: small ones and batches are repeated, for what the cases before them have left in the caches is
+ * not of interest. */
 static int repeats(const struct shape_case *c)
 {
-    static const double min_flops = 2e7;
+    static const double min_flops = 3e8;
     return flops_of(c) < min_flops ? (int)(min_flops / flops_of(c)) + 1 : 1;
 }
 
@@ -160,10 +168,67 @@ static bool product(kl_device dev, const struct shape_case *c, struct operands *
     return kl_trace_end() == KL_OK && kl_sync(dev) == KL_OK && kl_release(y) == KL_OK;
 }
 
+/* Seconds of one of `calls` products; below 0: see kl_last_error. */
+static double run_products(kl_device dev, const struct shape_case *c, struct operands *o, int calls)
+{
+    double start = measure_cpu_now();
+    for (int n = 0; n < calls; n++)
+        if (!product(dev, c, o))
+            return -1;
+    return (measure_cpu_now() - start) / calls;
+}
+
+static double bytes_of(const struct shape_case *c)
+{
+    double elements = (double)c->m * c->k + (double)c->k * c->n + (double)c->m * c->n;
+    return sizeof(float) * elements * (c->batch ? c->batch : 1);
+}
+
+static bool is_far(const struct shape_case *c) { return c->batch && c->of == FLOATS && bytes_of(c) > FAR_BYTES; }
+
+/* Is a call's time worth a row of its own? */
+static bool is_call(const struct shape_case *c)
+{
+    return !c->batch && !c->traced && c->of == FLOATS && flops_of(c) < SMALL_FLOPS;
+}
+
+/* A step whose kernel has one element to do: what a call takes. */
+static bool open_call(kl_device dev, struct operands *o)
+{
+    kl_trace_begin("element");
+    o->a = kl_keep(kl_rand(dev, KL_F32, 1, (int64_t[]){1}, 1));
+    if (kl_trace_end() != KL_OK)
+        return false;
+    kl_trace_begin("call");
+    kl_keep(kl_abs(o->a));
+    return (o->step = kl_trace_end_step(0, NULL)) != NULL;
+}
+
+static double far_seconds(float *const *array)
+{
+    double start = measure_cpu_now();
+    limit_stream(array, 2, 0, STREAM_FLOATS);
+    return measure_cpu_now() - start;
+}
+
+/* Opens the sum of two arrays if there is a case for it; NULL: out of memory. */
+static bool open_far(struct bench *b, float **array)
+{
+    bool any = false;
+    for (int i = 0; i < CASES; i++)
+        any |= is_far(&cases[i]) && wants(b, &cases[i]);
+    for (int j = 0; any && j < 3; j++)
+        if (!(array[j] = limit_array(STREAM_FLOATS)))
+            return false;
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     static struct bench b;
-    static struct samples took[CASES], theirs[CASES], peak;
+    static struct samples took[CASES], alone[CASES], theirs[CASES], peak, call, far;
+    struct operands element = {.step = NULL};
+    float *array[3] = {NULL};
     static struct operands o[CASES];
     float *host[CASES][3] = {{NULL}};
     if (!bench_open(&b, "gemm", argc, argv))
@@ -180,7 +245,7 @@ int main(int argc, char **argv)
         o[i].a = matrix(dev, c->batch, c->ta ? c->k : c->m, c->ta ? c->m : c->k, a, 1);
         o[i].b = matrix(dev, c->batch, c->tb ? c->n : c->k, c->tb ? c->k : c->n, c->of == INT8 ? KL_I8 : a, 2);
     }
-    if (kl_trace_end() != KL_OK)
+    if (kl_trace_end() != KL_OK || !open_call(dev, &element) || !open_far(&b, array))
         return bench_fail(&b, "gemm");
 
     for (int i = 0; i < CASES; i++)
@@ -203,15 +268,21 @@ int main(int argc, char **argv)
             if (!wants(&b, &cases[i]) || (round >= LONG_ROUNDS && flops_of(&cases[i]) > LONG_FLOPS))
                 continue;
             int calls = round < 0 || b.smoke ? 1 : repeats(&cases[i]);
-            double start = measure_cpu_now();
-            for (int call = 0; call < calls; call++)
-                if (!product(dev, &cases[i], &o[i]))
-                    return bench_fail(&b, "gemm");
+            double seconds = run_products(dev, &cases[i], &o[i], calls), took_other = 0;
+            if (seconds < 0)
+                return bench_fail(&b, "gemm");
             if (round < 0)
                 continue;
-            samples_add(&took[i], (measure_cpu_now() - start) / calls);
-            double took_other = 0;
-            for (int call = 0; call < calls && host[i][2]; call++)
+            samples_add(&took[i], seconds);
+            if (is_call(&cases[i])) {
+                double host_seconds = run_products(dev, &cases[i], &element, CALLS);
+                samples_add(&call, host_seconds);
+                if (seconds > host_seconds) /* it may not be, beside other work */
+                    samples_add(&alone[i], seconds - host_seconds);
+            }
+            if (is_far(&cases[i]))
+                samples_add(&far, far_seconds(array));
+            for (int n = 0; n < calls && host[i][2]; n++)
                 took_other += onednn_product(other, &cases[i], host[i][0], host[i][1], host[i][2]);
             if (took_other > 0)
                 samples_add(&theirs[i], took_other / calls);
@@ -224,8 +295,12 @@ int main(int argc, char **argv)
         const struct shape_case *c = &cases[i];
         if (took[i].n) { /* there are more products of smaller elements to a second than the limit of floats */
             double work = flops_of(c);
+            double bytes_limit = is_far(c) ? work / bytes_of(c) * 3 * sizeof(float) * STREAM_FLOATS /
+                                             samples_median(&far) * 1e-9 : limit;
+            if (alone[i].n)
+                bench_add(&b, case_name(c), "kernel", 1, &alone[i], "GFLOP/s", work, limit);
             struct result *r = bench_add(&b, case_name(c), "fused", 1, &took[i], "GFLOP/s", work,
-                                         c->of == FLOATS ? limit : 0);
+                                         c->of != FLOATS ? 0 : bytes_limit < limit ? bytes_limit : limit);
             if (c->of && took[of_floats(i)].n)
                 bench_baseline(r, "floats", samples_median(&took[of_floats(i)]) / samples_median(&took[i]));
             if (theirs[i].n) {
@@ -240,6 +315,11 @@ int main(int argc, char **argv)
         for (int j = 0; j < 3; j++)
             free(host[i][j]);
     }
+    if (call.n)
+        bench_add(&b, "call", "fused", 1, &call, "us", 0, 0);
+    product_release(&element);
+    for (int j = 0; j < 3; j++)
+        limit_array_free(array[j], STREAM_FLOATS);
     if (compared)
         fprintf(stderr, "bench_gemm: geometric mean of oneDNN's time to Kiln's over %d products of floats: %.3f\n",
                 compared, exp(logs / compared));
