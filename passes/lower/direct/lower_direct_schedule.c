@@ -93,9 +93,9 @@ bool dot_direct_choose(struct dot *d, struct schedule *s)
     const struct dot_direct *z = &d->direct;
     bool open = !d->w->chooser->want;
     int64_t sums = (int64_t)caps->vector_regs / 2 < MAX_TILE_SUMS ? (int64_t)caps->vector_regs / 2 : MAX_TILE_SUMS;
-    if (open) {
+    if (open) { /* two rows of columns share the first operand's elements, which are loaded for each product */
         s->dot_direct.kc = (uint32_t)d->kblock;
-        s->dot_direct.mr = (uint16_t)even_part(d->size.m, z->in_batch ? ROWS_OF_SUMS : sums);
+        s->dot_direct.mr = (uint16_t)even_part(d->size.m, z->in_batch ? ROWS_OF_SUMS : sums / 2);
         s->dot_direct.nr = (uint16_t)(caps->vector_bytes / 4);
     }
     if (!dot_tile_legal(d, s))
