@@ -12,6 +12,7 @@ enum { BORDER_INSIDE, BORDER_READ, BORDER_BELOW, FORMS }; /* who else reads the 
 struct image_case {
     int64_t images, channels, filters, kernel[2], stride[2], dilation[2], low[2], high[2], out[2], block;
     unsigned values, form;
+    bool transposed;        /* weights [contraction, filters] */
 };
 
 static int64_t one_of(struct rng *r, const int64_t *from, unsigned n) { return from[rng_below(r, n)]; }
@@ -26,12 +27,13 @@ static struct image_case any_case(struct rng *r)
         c.kernel[i] = ONE_OF(r, 2, 3, 3, 3, 4);
         c.stride[i] = ONE_OF(r, 1, 1, 2, 3);
         c.dilation[i] = ONE_OF(r, 1, 1, 1, 2);
-        c.low[i] = ONE_OF(r, 0, 1, 1, 2, 5);
-        c.high[i] = ONE_OF(r, 0, 1, 1, 2, 4);
+        c.low[i] = ONE_OF(r, 0, 1, 1, 2, 5, 9);
+        c.high[i] = ONE_OF(r, 0, 1, 1, 2, 4, 8);
         c.out[i] = i ? ONE_OF(r, 6, 7, 8, 9, 10, 12, 14, 21) : ONE_OF(r, 1, 2, 3, 5);
     }
     c.values = (unsigned)rng_below(r, VALUES);
     c.form = (unsigned)rng_below(r, FORMS);
+    c.transposed = rng_below(r, 3) == 0;
     return c;
 }
 
@@ -53,7 +55,8 @@ static struct graph *convolution(struct image_case *c)
     int64_t even = s.dim[3] % 2 == 0;
     if (c->form == BORDER_BELOW)
         s.dim[3] = (s.dim[3] + 1) / 2;
-    struct shape sw = {.rank = 2, .dim = {c->filters, c->channels * c->kernel[0] * c->kernel[1]}};
+    const int64_t steps = c->channels * c->kernel[0] * c->kernel[1];
+    struct shape sw = {.rank = 2, .dim = {c->transposed ? steps : c->filters, c->transposed ? c->filters : steps}};
     ref x = n_input(g, KL_F32, &s, "x"), w = n_input(g, KL_F32, &sw, "w"), zero = n_const(g, KL_F32, 0);
     if (c->values == INFINITE) /* the larger ones become infinite */
         w = n_add(g, w, scaled(g, n_exp(g, scaled(g, w, 60)), 1e-30));
@@ -70,9 +73,9 @@ static struct graph *convolution(struct image_case *c)
         graph_output(g, OUT_RETURN, x, 0);
     for (uint32_t i = 0; i < 2; i++)
         x = n_window(g, x, 2 + i, c->kernel[i], c->stride[i], c->dilation[i]);
-    s = (struct shape){.rank = 4, .dim = {c->images, sw.dim[1], node_shape(g, x)->dim[2], node_shape(g, x)->dim[3]}};
+    s = (struct shape){.rank = 4, .dim = {c->images, steps, node_shape(g, x)->dim[2], node_shape(g, x)->dim[3]}};
     x = n_reshape(g, n_permute(g, x, (uint8_t[KL_MAX_RANK]){0, 1, 4, 5, 2, 3}), &s);
-    union attr d = {.dot = {.ncon = 1, .con_a = 1, .con_b = 1}};
+    union attr d = {.dot = {.ncon = 1, .con_a = !c->transposed, .con_b = 1}};
     ref y = n_dot(g, w, x, &d);
     if (c->block && !g->err.code) {
         g->node[y].attr.dot.kblock = (uint32_t)c->block;

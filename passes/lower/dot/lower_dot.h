@@ -251,7 +251,7 @@ val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
 
 /* ---- lower_dot_windows.c ---- */
 /* How many tiles of so many results at the left and at the right of a row have code of their own: if there are zeros at
- * the sides one each, and more if these zeros are not in memory. */
+ * the sides one each, and as many as have some if these zeros are not in memory. */
 struct windows_edges { int64_t left, right; };
 struct windows_edges dot_windows_edges(const struct dot *d, int64_t results);
 /* Channels of images that a k-block may have products of. */

@@ -69,15 +69,10 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
 
 bool dot_windows_legal(const struct dot *d, const struct schedule *s)
 {
-    enum { MAX_EDGES = 8 }; /* each has code of its own */
     const struct image_windows *z = &d->windows;
     if (s->dot_windows.square > s->dot_windows.nr)
         return reject_schedule(d->w, "square", "square %u: the tile has %u channels", s->dot_windows.square,
                                s->dot_windows.nr);
-    const struct windows_edges edges = dot_windows_edges(d, s->dot_windows.mr);
-    if (edges.left + edges.right > MAX_EDGES)
-        return reject_schedule(d->w, "tile", "tile %ux%u: %d tiles of a row have zeros beside the image, at most",
-                               s->dot_windows.mr, s->dot_windows.nr, MAX_EDGES);
     return z->images * z->out_h % s->dot_windows.rows == 0 ||
            reject_schedule(d->w, "rows", "rows %u: they divide the rows of all images", s->dot_windows.rows);
 }
