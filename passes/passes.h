@@ -25,9 +25,9 @@ extern const struct pass_info pass_list[];
 extern const unsigned pass_count;
 const struct pass_info *pass_find(const char *name, size_t len); /* NULL: no such pass */
 
-/* Devices, by bit, that are this machine's processor, its threads, and whether products of windows of images read these
- * in place (lower_reads_windows); {0}: not known. */
-struct processor { uint64_t devices; uint32_t threads; bool reads_windows; };
+/* Devices, by bit, that are this machine's processor, its threads, whether products of windows of images read these
+ * in place (lower_reads_windows), and bytes of its first-level cache; {0}: not known. */
+struct processor { uint64_t devices; uint32_t threads; bool reads_windows; int64_t l1_bytes; };
 struct pass_options {
     bool fuse;                 /* false: each op is its own kernel; affects only the grouping */
     bool verify;               /* verify before the first pass and after each */

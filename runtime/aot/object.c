@@ -333,7 +333,8 @@ static struct program *object_plan(const struct graph *captured, bool fuse, cons
     const uint64_t cpu = UINT64_C(1) << DEVICE_CPU;
     struct target_set targets = {&(struct target){caps, 0}, 1};
     if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true, .bf16_dot2 = caps->dot2 ? cpu : 0,
-                                                   .processor = {cpu, caps->threads, lower_reads_windows(caps)},
+                                                   .processor = {cpu, caps->threads, lower_reads_windows(caps),
+                                                                 caps->l1_bytes},
                                                    .placeholders = &placeholders,
                                                    .recorded = captured}))
         err_set(e, g->err.code, "%s", g->err.msg);

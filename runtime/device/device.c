@@ -151,13 +151,23 @@ static bool has_windows(const struct graph *g)
     return found;
 }
 
+static bool has_products(const struct graph *g)
+{
+    bool found = false;
+    for (ref r = 1; r < g->nnode && !found; r++) found = op_is_product(g->node[r].op);
+    for (uint32_t i = 0; i < g->nregion && !found; i++) found = has_products(g->region[i]);
+    return found;
+}
+
 struct processor device_processor(const struct graph *g)
 {
     struct caps caps;
     if (!(graph_devices(g) & hosts)) return (struct processor){0};
-    if (!has_attention(g) && !has_windows(g)) return (struct processor){.devices = hosts};
+    bool attention = has_attention(g), products = has_products(g);
+    if (!attention && !products && !has_windows(g)) return (struct processor){.devices = hosts};
     device_backend(DEVICE_CPU, &caps);
-    return (struct processor){hosts, has_attention(g) ? caps.threads : 0, lower_reads_windows(&caps)};
+    return (struct processor){hosts, attention ? caps.threads : 0, lower_reads_windows(&caps),
+                              products ? caps.l1_bytes : 0};
 }
 
 uint64_t device_gpus(const struct graph *g)

@@ -166,7 +166,8 @@ void test_expect(struct test *t, const char *got, bool own)
 
 static void run_passes(struct test *t, struct graph *g, const char *list, size_t len)
 {
-    const struct pass_options on_processor = {.fuse = true, .processor = {.devices = UINT64_MAX, .threads = 1}};
+    const struct processor processor = {.devices = UINT64_MAX, .threads = 1, .l1_bytes = 32 << 10};
+    const struct pass_options on_processor = {.fuse = true, .processor = processor};
     while (len && !g->err.code) {
         const char *comma = memchr(list, ',', len);
         size_t n = comma ? (size_t)(comma - list) : len;

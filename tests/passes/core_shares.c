@@ -133,7 +133,7 @@ static struct program *plan_step(const char *name, const char *text, int64_t thr
 {
     const struct caps caps = {.vector_bytes = 64, .vector_regs = 32, .mma_bytes = 4, .threads = (uint32_t)threads,
                               .l1_bytes = 32 << 10, .l2_bytes = 1 << 20, .l3_bytes = 8 << 20};
-    const struct pass_options options = {.fuse = true, .processor = {1, caps.threads}};
+    const struct pass_options options = {.fuse = true, .processor = {1, caps.threads, false, caps.l1_bytes}};
     struct err e = {0};
     struct graph *g = graph_parse(text, strlen(text), NULL, &e);
     struct program *p = g && passes_run(g, &options) ? program_plan(g, &caps, false, &e) : NULL;

@@ -15,7 +15,7 @@ static struct program *plan(const struct graph *g, const struct caps *caps, bool
 {
     struct graph *h = graph_clone(g);
     struct pass_options o = {.fuse = fuse, .bf16_dot2 = caps->dot2 ? UINT64_MAX : 0,
-                             .processor = {caps->is_gpu ? 0 : UINT64_MAX, 1, lower_reads_windows(caps)},
+                             .processor = {caps->is_gpu ? 0 : UINT64_MAX, 1, lower_reads_windows(caps), caps->l1_bytes},
                              .gpus = caps->is_gpu ? UINT64_MAX : 0};
     struct program *p = h && passes_run(h, &o) ? program_plan_with(h, caps, s, NULL, NULL, e) : NULL;
     graph_free(h);

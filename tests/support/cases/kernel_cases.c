@@ -470,7 +470,7 @@ bool kernel_cases_run(struct kernel_cases *c, const struct graph *g, unsigned t,
     const struct caps *caps = &c->target[t];
     struct graph *h = graph_clone(g);
     struct pass_options o = {.fuse = fuse, .bf16_dot2 = caps->dot2 ? UINT64_MAX : 0,
-                             .processor = {caps->is_gpu ? 0 : UINT64_MAX, 2, lower_reads_windows(caps)},
+                             .processor = {caps->is_gpu ? 0 : UINT64_MAX, 2, lower_reads_windows(caps), caps->l1_bytes},
                              .gpus = caps->is_gpu ? UINT64_MAX : 0};
     struct run_data d = {0};
     struct err e = {0};
