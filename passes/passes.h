@@ -32,6 +32,7 @@ struct pass_options {
     bool fuse;                 /* false: each op is its own kernel; affects only the grouping */
     bool verify;               /* verify before the first pass and after each */
     uint64_t bf16_dot2;         /* devices, by bit, whose products of bf16 are summed in pairs: see caps.dot2 */
+    uint64_t bf16_tiles;        /* those whose products of bf16 may be in even_odd order: see caps.bf16_tiles */
     struct processor processor;
     uint64_t gpus;              /* devices, by bit, that are GPUs */
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */

@@ -31,7 +31,8 @@ if [ "${1:?a build folder}" = --count ]; then
 fi
 dir=$1/lower_lines
 mkdir -p "$dir" || exit 1
-programs='small_scopes random_schedules symbolic_programs gpu_products gpu_attention dot_bytes image_windows gpu_run'
+programs='small_scopes random_schedules symbolic_programs gpu_products gpu_attention dot_bytes
+    dot_tiles image_windows gpu_run'
 targets=$(for p in $programs; do printf ' --target tests_%s' "$p"; done)
 find "$dir" -name '*.gcda' -delete
 # shellcheck disable=SC2086
@@ -52,6 +53,7 @@ run symbolic_programs 25
 run gpu_products
 run gpu_attention
 run dot_bytes
+run dot_tiles
 run image_windows 200 1 6 0
 run gpu_run symbols vulkan 10 1 # kernels of GPUs for lengths that are symbols
 count "$dir" >"$dir/unreached"

@@ -149,11 +149,27 @@ static void c_interleave(struct c_emitter *m, val v)
     text_put(m->t, low, h, i->b, i->kind == INTERLEAVE_LO ? h : i->a, i->kind == INTERLEAVE_LO ? i->a : h);
 }
 
+static void c_mma_even_odd(struct c_emitter *m, val v)
+{
+    const struct linst *i = c_inst(m, v);
+    char a[OPERAND], b[OPERAND], sum[OPERAND];
+    c_each(m, i->rows, i->cols);
+    text_put(m->t, "{ f32 s[2] = {0, 0}; for (int k = 0; k < %u; k++) ", c_inst(m, i->a)->cols);
+    text_put(m->t, "s[k %% 2] = fma_flushed(f32_bf16(%s), ", c_element(m, i->a, "r", "k", a));
+    text_put(m->t, "f32_bf16((bf16)(%s >> 16 * (k %% 2))), s[k %% 2]); ", c_element(m, i->b, "(k / 2)", "c", b));
+    text_put(m->t, "%s = fma_flushed(1, fma_flushed(1, s[0], s[1]), ", c_element(m, v, "r", "c", a));
+    text_put(m->t, "%s); }\n", c_element(m, i->c, "r", "c", sum));
+}
+
 static void c_mma(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     const char *t = dtype_name(i->dtype);
     char x[OPERAND];
+    if (i->kind == MMA_EVEN_ODD) {
+        c_mma_even_odd(m, v);
+        return;
+    }
     c_each(m, i->rows, i->cols);
     text_put(m->t, "{ %s s = %s; ", t, c_element(m, i->c, "r", "c", x));
     text_put(m->t, "for (int k = 0; k < %u; k++) s = ", c_inst(m, i->a)->cols);

@@ -303,6 +303,8 @@ static enum form form_of(const struct emitter *m, val v)
 /* A phi for carry c in the current block, or one for each part. */
 static void carry_phis(struct emitter *m, val c, struct emitted *phi)
 {
+    if (emit_is_amx(m, c))
+        return;
     LLVMTypeRef t = type_of(m, m->k->inst[c].dtype);
     phi->form = form_of(m, c);
     if (phi->form == FORM_UNIFORM) {
@@ -319,6 +321,8 @@ static void carry_phis(struct emitter *m, val c, struct emitted *phi)
 /* Adds `from` to the phi for control from the end of block pred, where its vectors are made if necessary. */
 static void add_incoming(struct emitter *m, const struct emitted *phi, val from, LLVMBasicBlockRef pred)
 {
+    if (emit_is_amx(m, from) || !phi->form)
+        return;
     LLVMBasicBlockRef here = emit_at_end_of(m, pred);
     if (phi->form == FORM_UNIFORM) {
         LLVMValueRef x = emit_scalar(m, from);
@@ -334,6 +338,8 @@ static void add_incoming(struct emitter *m, const struct emitted *phi, val from,
 /* Sets *to, of the form of carry c, to the current value of `from`. */
 static void emit_take(struct emitter *m, val c, struct emitted *to, val from)
 {
+    if (emit_is_amx(m, c))
+        return;
     to->form = form_of(m, c);
     to->part_block = to->other_block = NULL;
     if (to->form == FORM_UNIFORM) {
@@ -389,6 +395,8 @@ static void open_loop(struct walker *w, val v)
         s->straight = true;
         return;
     }
+    for (val c = v + 1; c < end; c++)
+        emit_amx_zero(m, c, m->k->inst[c].a);
     LLVMValueRef lo = emit_scalar(m, i->a), hi = emit_scalar(m, i->b);
     if (i->kind == LOOP_PARALLEL) {
         lo = w->begin;
@@ -561,6 +569,10 @@ static val emit_inst(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[v];
+    if (emit_is_amx(m, v) && i->op != L_CARRY && i->op != L_OUT) {
+        emit_amx(m, v);
+        return v + 1;
+    }
     bool tile = i->cols ? i->op != L_CARRY && i->op != L_OUT : i->op == L_STORE && m->k->inst[i->b].cols;
     val end;
     if (m->v[v].transposed)
@@ -730,13 +742,15 @@ bool emit_kernel(const struct kernel *k, const char *name, const struct caps *ta
     m->b = LLVMCreateBuilderInContext(ctx);
     if (!m->v || !m->buf || !w.next || !w.final) {
         err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
-    } else if (emit_ranges(m) && emit_find_quads(m)) {
+    } else if (emit_ranges(m) && emit_find_quads(m) && emit_find_amx(m, target)) {
         open_function(m, name);
+        emit_amx_begin(m);
         read_arguments(m);
         struct phase p = {0};
         while (kernel_phase(k, &p) && !e->code)
             emit_phase(&w, &p);
         emit_stream_end(m);
+        emit_amx_end(m);
         LLVMBuildRetVoid(m->b);
         for (val v = 0; v < k->ninst; v++) {
             mem_free(m->v[v].part);
@@ -748,6 +762,7 @@ bool emit_kernel(const struct kernel *k, const char *name, const struct caps *ta
     mem_free(m->v);
     mem_free(m->range);
     mem_free(m->quads);
+    mem_free(m->amx);
     mem_free(m->buf);
     mem_free(w.next);
     mem_free(w.final);

@@ -46,6 +46,7 @@ struct emitter {
     struct emitted *v;            /* per loop-IR value */
     struct range *range;          /* per loop-IR value */
     uint8_t *quads;               /* per loop-IR value: see emit_bytes.c */
+    uint8_t *amx;                 /* per loop-IR value: see emit_amx.c; NULL: the kernel uses no such tiles */
     LLVMValueRef *buf;            /* per lbuf: base pointer */
     LLVMValueRef numbers;         /* all float constants of the kernel in memory, 8 bytes each; NULL: not made yet */
     LLVMBasicBlockRef before;     /* the block from which control enters the innermost open loop; NULL: none is open */
@@ -145,6 +146,17 @@ void emit_tile_store(struct emitter *m, val v);
 void emit_tile_splat(struct emitter *m, val v);
 void emit_tile_index(struct emitter *m, val v);
 void emit_mma(struct emitter *m, val v);
+LLVMValueRef emit_tile_element(struct emitter *m, val v, unsigned r, unsigned c); /* element (r, c) */
+
+/* ---- emit_amx.c: products of pairs of bf16 in even_odd order, by AMX's tiles where they fit those ---- */
+bool emit_find_amx(struct emitter *m, const struct caps *target); /* fills m->amx: which tile register has a value */
+bool emit_is_amx(const struct emitter *m, val v);
+void emit_amx_begin(struct emitter *m);                        /* at the function's start and end, if it uses them */
+void emit_amx_end(struct emitter *m);
+void emit_amx_zero(struct emitter *m, val v, val start);       /* clears v's register, if it starts from such zeros */
+void emit_amx(struct emitter *m, val v);                       /* instruction v, which is on such a tile */
+/* The same product on other processors, whose sums are in part[], n chunks in each row. */
+void emit_even_odd(struct emitter *m, val v, LLVMValueRef *part, unsigned n);
 
 /* ---- emit_bytes.c: tiles of four rows of bytes, or several times four, stored column by column ---- */
 bool emit_find_quads(struct emitter *m);                       /* fills m->quads: marks these tiles */

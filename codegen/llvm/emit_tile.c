@@ -57,7 +57,7 @@ LLVMValueRef emit_tile_piece(struct emitter *m, val v, unsigned r, unsigned cols
 }
 
 /* Element (r, c). */
-static LLVMValueRef emit_tile_element(struct emitter *m, val v, unsigned r, unsigned c)
+LLVMValueRef emit_tile_element(struct emitter *m, val v, unsigned r, unsigned c)
 {
     const struct linst *i = &m->k->inst[v];
     unsigned n = 0;
@@ -197,6 +197,10 @@ void emit_mma(struct emitter *m, val v)
     LLVMValueRef *part = emit_tile_begin(m, v);
     for (unsigned p = 0; part && p < i->rows * n; p++)
         part[p] = emit_tile_piece(m, i->c, p / n, i->cols, p % n);
+    if (part && i->kind == MMA_EVEN_ODD) {
+        emit_even_odd(m, v, part, n);
+        return;
+    }
     if (part && emit_quads_mma(m, v, part, n))
         return;
     for (unsigned q = 0; part && q < n; q++)

@@ -107,6 +107,9 @@ static void llvm_init(void)
     host.caps.vector_bytes = 16; /* the widest access that the thread sanitizer's pass instruments */
     host.caps.vector_regs = 16;
 #endif
+#if defined(KILN_TSAN) || defined(KILN_ASAN)
+    host.caps.bf16_tiles = 0; /* the passes do not instrument its instructions */
+#endif
 #if defined(__x86_64__)
     if (!target_has(&host.caps, "fma"))
         err_set(&host.err, KL_ERR_DEVICE,
@@ -308,8 +311,10 @@ static bool llvm_compile(const struct kernel *k, enum emit_kind kind, struct cod
     pthread_once(&once, llvm_init);
     if (host.err.code)
         return err_set(e, host.err.code, "%s", host.err.msg);
+    struct caps caps = host.caps;
+    caps.bf16_tiles = caps.bf16_tiles && tiles_permitted();
     LLVMTargetMachineRef tm = machine_get();
-    bool ok = compile_with(tm, &host.caps, k, kind, out, e);
+    bool ok = compile_with(tm, &caps, k, kind, out, e);
     machine_put(tm);
     return ok;
 }
@@ -336,6 +341,7 @@ static bool llvm_target(const char *cpu, struct caps *out, struct err *e)
     if (strcmp(cpu, "native"))
         return target_named(cpu, out, e);
     *out = host.native;
+    out->bf16_tiles = 0; /* the process that runs the object may not have asked for them */
     return !host.err.code || err_set(e, host.err.code, "%s", host.err.msg);
 }
 

@@ -9,7 +9,8 @@
  * The header declares step_run(), which takes pointers to the inputs, the states (here w) and the outputs, and the
  * runtime scalars.  A program that includes it links step.o and libkiln-aot.a, the small runtime, and nothing else of
  * Kiln.  Its results are the same bits as Kiln's; for products of bf16, as Kiln's on the kind of processor that the
- * program is compiled for.  `kiln compile` does the same with a graph as text. */
+ * program is compiled for, with AMX as with option "order" KL_ORDER_GRAPH.  `kiln compile` does the same with a graph
+ * as text. */
 #ifndef KILN_AOT_H
 #ifndef KILN_KILN_H
 #include <kiln/kiln.h> /* which includes this file */

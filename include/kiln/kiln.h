@@ -70,6 +70,7 @@ KL_API const char *kl_version(void);
  * - "fuse": 1 groups ops into kernels, 0 makes each op a kernel of its own.  On cpu results are the same bits.
  * - "order": KL_ORDER_GRAPH makes programs for GPUs add floats in the order of the graph, so that their results are the
  *   bits of ref and cpu; KL_ORDER_SCHEDULE, as at first, in the order of each kernel's schedule, which is faster.
+ *   On processors with AMX, KL_ORDER_GRAPH keeps large products of bf16 in the order of small ones (order.md).
  *   It is asked when a program is built or looked up: frozen steps keep theirs.  order.md says what it costs.
  * - "threads": the number of threads that run kernels; 0 means one for each processor.
  * - "cache_bytes": the limit in bytes of the kernels kept on disk; 0 keeps none there.

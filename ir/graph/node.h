@@ -94,7 +94,7 @@ union attr {
                                                         of i32; 0: all of the operands' one dtype */
         uint8_t lanes;                               /* set by pass numerics, 0 before: */
         uint32_t kblock;                             /*   see the comment at numeric order below */
-        uint32_t pairs;                              /*   1: products of bf16 by DOT2 */
+        uint32_t order;                              /*   of bf16: a set of the bits below */
     } dot;
     struct {                                         /* attention, attention_stats and attention_grad: see below */
         uint64_t scale;                              /* the bits of an f64 */
@@ -103,6 +103,11 @@ union attr {
         uint32_t depth, of;                          /* attention_grad: D; enum attention_of */
     } attention;
 };
+
+/* attr.dot.order.  DOT_PAIRS and DOT_EVEN_ODD, at most one of them, set by pass numerics: see the comment at numeric
+ * order below.  DOT_ANY_SIZE: symbols said how large operands of the graph are; its order does not depend on how many
+ * results there are. */
+enum { DOT_PAIRS = 1, DOT_EVEN_ODD = 2, DOT_ANY_SIZE = 4, DOT_ORDERS = DOT_PAIRS | DOT_EVEN_ODD };
 
 /* attention: q [.., L, D], k [.., M, D] and v [.., M, E], whose leading axes are the same, give [.., L, E]: row i is
  * the mean of v's rows with weights exp(scale * q_i . k_j) over the keys j that query i attends to.  A fourth operand,
@@ -150,6 +155,7 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
 /* Elements of a chunk of lanes and of one chain, products of a block at most: long enough that combining them costs
  * nothing, short enough that a reduce of millions splits over threads. */
 enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512, DOT_BLOCK_MULTIPLE = 8 };
+enum { EVEN_ODD_BLOCK = 32 }; /* products of a block with DOT_EVEN_ODD */
 
 /* Numeric order, for every executor, but for GPUs without option order = graph (below).  Pass numerics writes it:
  *
@@ -173,6 +179,14 @@ enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512, DOT_BLOCK_MULTIP
  *   where the device's code generator has such an instruction that is fast (caps.dot2), else the chain.  Which one is
  *   part of the node, of the graph's hash and of its text, and each is the same sum, to the bit, on every processor
  *   that is given it.  Device ref takes the order of device cpu, so that the two agree.
+ *   With `even_odd`, of bf16, kblock is EVEN_ODD_BLOCK.  A block's products with even numbers are one ascending chain
+ *   of fma from +0, those with odd numbers another one; their sum is the block's result, and these are added in
+ *   ascending order to +0.  A last block that is shorter is filled up by products 0 * 0.  Each of these operations
+ *   takes numbers below 2^-126 as zeros of their sign, and gives such a zero for a result below it, as DOT2 does.
+ *   That is the sum as AMX computes it (tdpbf16ps), at several times the rate of f32.  numerics writes it where the
+ *   device's code generator has the instruction (caps.bf16_tiles), of products that are large enough to be faster for
+ *   it, but not with option order = graph, nor where symbols said how large operands are: it is the only order of a
+ *   sum that depends on how many results there are.
  * attention: for each query its unmasked keys, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A
  *   score is one ascending chain of fma over D from 0, then times scale.  Each block makes max' = the largest of max
  *   and its scores (at first -infinity; NaN if any is NaN), base = max', or 0 where that is -infinity, shrink =

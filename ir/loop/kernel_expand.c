@@ -105,10 +105,26 @@ static val expand_factor(struct expansion *x, val v, int64_t r, int64_t c, unsig
     return x->into->inst[f].dtype == dtype ? f : expand_prim(x->into, P_CAST, dtype, (const val[3]){f});
 }
 
+static val expand_even_odd(struct expansion *x, const struct linst *i, int64_t r, int64_t c)
+{
+    struct kernel *k = x->into;
+    val sum[2] = {k_const(k, KL_F32, 0), k_const(k, KL_F32, 0)};
+    for (int64_t d = 0; d < x->k->inst[i->a].cols; d += 2)
+        dot_even_odd_step(k, dot_pair_of(k, expand_get(x, i->a, r, d), expand_get(x, i->a, r, d + 1)),
+                          expand_get(x, i->b, d / 2, c), sum);
+    val before = dot_add_flushed(k, expand_get(x, i->c, r, c), k_const(k, KL_F32, -0.0));
+    return dot_add_flushed(k, before, dot_even_odd_end(k, EVEN_ODD_BLOCK, sum));
+}
+
 static void expand_mma(struct expansion *x, val v)
 {
     const struct linst *i = &x->k->inst[v];
     int64_t depth = x->k->inst[i->a].cols;
+    for (int64_t r = 0; r < i->rows && i->kind == MMA_EVEN_ODD; r++)
+        for (int64_t c = 0; c < i->cols; c++)
+            *expand_word(x, v, r, c) = expand_even_odd(x, i, r, c);
+    if (i->kind == MMA_EVEN_ODD)
+        return;
     for (int64_t r = 0; r < i->rows; r++)
         for (int64_t c = 0; c < i->cols; c++) {
             val sum = expand_get(x, i->c, r, c);

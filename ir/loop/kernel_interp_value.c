@@ -1,6 +1,7 @@
 /* Instructions of the kernel interpreter that compute values without memory, lane by lane and element by element.
  *
  * A value has one word for each lane or element of a tile, otherwise one; its bits are in the word's low bytes. */
+#include "ir/math/half.h"
 #include "kernel_interp.h"
 #include <math.h>
 #include <string.h>
@@ -125,17 +126,36 @@ static bool mma_step(unsigned dtype, uint64_t x, uint64_t y, uint64_t *acc)
            scalar_prim(P_ADD, dtype, dtype, (uint64_t[]){*acc, product}, acc);
 }
 
+/* One element of MMA_EVEN_ODD: row x of `depth` elements times a column of pairs. */
+static uint64_t mma_even_odd(const uint64_t *x, const uint64_t *y, int depth, int cols, uint64_t acc)
+{
+    float sum[2] = {0, 0}, c;
+    uint32_t bits = (uint32_t)acc;
+    memcpy(&c, &bits, sizeof c);
+    for (int k = 0; k < depth; k++) {
+        const struct bf16 a = {(uint16_t)x[k]}, b = {(uint16_t)(y[k / 2 * cols] >> 16 * (k % 2))};
+        sum[k % 2] = fma_flushed(bf16_value(a), bf16_value(b), sum[k % 2]);
+    }
+    c = fma_flushed(1, fma_flushed(1, sum[0], sum[1]), c);
+    memcpy(&bits, &c, sizeof bits);
+    return bits;
+}
+
 static bool run_mma(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
     int depth = m->k->inst[i->a].cols;
     uint64_t *x = m->factor, *y = m->factor + MAX_TILE;
     bool ok = i->kind != MMA_ASYNC || memory_begin_product(m, t, v);
-    ok = ok && interp_value_widen(m, t, i->a, i->dtype, x) && interp_value_widen(m, t, i->b, i->dtype, y);
+    bool even_odd = i->kind == MMA_EVEN_ODD;
+    ok = ok && interp_value_widen(m, t, i->a, even_odd ? KL_BF16 : i->dtype, x) &&
+         interp_value_widen(m, t, i->b, even_odd ? KL_U32 : i->dtype, y);
     for (int r = 0; r < i->rows && ok; r++)
         for (int c = 0; c < i->cols && ok; c++) {
             uint64_t acc = value_get(m, t, i->c, r, c);
-            for (int k = 0; k < depth && ok; k++)
+            if (even_odd)
+                acc = mma_even_odd(x + r * depth, y + c, depth, i->cols, acc);
+            for (int k = 0; k < depth && ok && !even_odd; k++)
                 ok = mma_step(i->dtype, x[r * depth + k], y[k * i->cols + c], &acc);
             t->v[m->at[v] + (size_t)(r * i->cols + c)] = acc;
         }

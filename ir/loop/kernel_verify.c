@@ -515,6 +515,10 @@ static bool mma_rules(const struct checker *c, val v)
     bool bytes = (a == KL_U8 || a == KL_I8) && (b == KL_U8 || b == KL_I8) && acc == KL_I32;
     bool halves = a == b && dtype_is_half(a) && acc == KL_F32;
     bool same = a == b && a == acc && a != KL_BOOL && !dtype_is_half(a);
+    if (i->kind == MMA_EVEN_ODD)
+        return (a == KL_BF16 && b == KL_U32 && acc == KL_F32 && i->dtype == acc &&
+                c->k->inst[i->a].cols <= EVEN_ODD_BLOCK) ||
+               kernel_verify_fail(c, v, "an even_odd mma is of bf16, pairs of it as u32, and f32, at most 32 deep");
     return ((bytes || halves || same) && i->dtype == acc && i->kind < MMA_COUNT) ||
            kernel_verify_fail(c, v, "no mma of these dtypes");
 }

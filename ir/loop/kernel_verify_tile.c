@@ -80,7 +80,8 @@ bool tile_shapes(const struct kernel *k, val v, const char **rule)
         return (i->cols && i->rows == a->rows && i->imm <= MAX_TILE_SIDE && i->imm + i->cols <= a->cols) ||
                tile_rule_broken(rule, "columns that the tile does not have");
     case L_MMA:
-        return (a->cols && b->cols && c->cols && a->cols == b->rows && verify_tile_same(i, c) && c->rows == a->rows &&
+        return (a->cols && b->cols && c->cols && a->cols == (i->kind == MMA_EVEN_ODD ? 2 : 1) * b->rows &&
+                verify_tile_same(i, c) && c->rows == a->rows &&
                 c->cols == b->cols) ||
                tile_rule_broken(rule, "mma is of [MxK], [KxN] and [MxN]");
     default:

@@ -149,8 +149,10 @@ enum tile_order { TILE_ROWS, TILE_COLS, TILE_ORDER_COUNT };
 /* MMA_CHAIN: each element is one ascending chain of fma (floats: a and b converted to c's dtype).  MMA_ANY: products
  * are added in any order, as the hardware does.  MMA_ASYNC: as MMA_ANY, but not complete before a WAIT for products:
  * until then the elements of a and b, which are loads from panels of shared memory, must not be stored to, and the
- * result may only be the c of another such mma, or be carried.  a may also be the result of a primitive. */
-enum mma { MMA_CHAIN, MMA_ANY, MMA_ASYNC, MMA_COUNT };
+ * result may only be the c of another such mma, or be carried.  a may also be the result of a primitive.
+ * MMA_EVEN_ODD: a is bf16, of K <= EVEN_ODD_BLOCK; b is [K/2 x N] of u32, each of two bf16 that follow each other in
+ * its column, the first in the lower half; c is f32.  Adds a block in even_odd order (node.h) to c. */
+enum mma { MMA_CHAIN, MMA_ANY, MMA_ASYNC, MMA_EVEN_ODD, MMA_COUNT };
 /* What COMMIT and WAIT are about: L_COPY, or L_MMA of kind MMA_ASYNC. */
 enum async { ASYNC_COPIES, ASYNC_PRODUCTS, ASYNC_COUNT };
 /* Lane l of interleave(a, b, h): INTERLEAVE_LO  l & h ? b[l - h] : a[l]      INTERLEAVE_HI  l & h ? b[l] : a[l + h] */
@@ -237,6 +239,7 @@ struct caps {
     uint32_t half_vectors;      /* CPU: 1 if two operations on half a register take no longer than one on all of it */
     uint32_t compact;           /* 1: another compiler translates the kernels, and its time grows with their length */
     uint32_t dot2;              /* CPU: 1 if DOT2 is one fast instruction, for vectors of vector_bytes */
+    uint32_t bf16_tiles;        /* CPU: 1 if MMA_EVEN_ODD of [16x16] tiles is one instruction */
     uint32_t mma_bytes;         /* CPU: depth of the fast matrix products of 8-bit integers; 0: none */
     uint32_t threads;           /* GPU: blocks that run concurrently */
     uint32_t loop_limit;        /* GPU: limit of loop iterations of a thread in total; 0: none */
@@ -462,6 +465,11 @@ val lower_lanes(struct lower *l, val v);
 val lower_init(struct lower *l, unsigned dtype, uint64_t bits); /* the same for a constant */
 /* op_dot.c: two bf16 as DOT2 takes them, low the first; high 0: the second is zero */
 val dot_pair_of(struct kernel *k, val low, val high);
+/* op_dot.c: even_odd order (node.h).  Adds the products of two such pairs to the sums of the block's even and odd
+ * products; the result of a block of that length from these sums; and a sum as the order adds. */
+void dot_even_odd_step(struct kernel *k, val a, val b, val sum[2]);
+val dot_even_odd_end(struct kernel *k, int64_t length, val sum[2]);
+val dot_add_flushed(struct kernel *k, val a, val b);
 /* op_select.c: i (i64) where it is within 0..last, as *inside says (0: always); elsewhere some index within. */
 val lower_inside(struct kernel *k, val i, int64_t last, val *inside);
 /* op_sort.c: an integer whose order is argsort's order of x. */

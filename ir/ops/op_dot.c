@@ -93,11 +93,15 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
     if (!(lanes == 0 && kblock == 0) && !(lanes == 1 && kblock > 0))
         return err_set(e, KL_ERR_INTERNAL, "dot: lanes %u with kblock %u is no numeric order", lanes, kblock);
     n->dtype = sum ? (uint8_t)sum : na->dtype;
-    uint32_t pairs = n->attr.dot.pairs;
-    if (pairs && (pairs > 1 || n->dtype != KL_BF16 || !kblock || kblock % 2))
-        return err_set(e, KL_ERR_INTERNAL,
-                       "dot: bf16_dot2 is of bf16, in blocks of an even number, not of %s in blocks of %u",
-                       dtype_name(n->dtype), kblock);
+    uint32_t order = n->attr.dot.order;
+    if (order && (order > (DOT_ORDERS | DOT_ANY_SIZE) || n->dtype != KL_BF16))
+        return err_set(e, KL_ERR_INTERNAL, "dot: a product of %s has no order of bf16", dtype_name(n->dtype));
+    if ((order & DOT_ORDERS) == DOT_ORDERS)
+        return err_set(e, KL_ERR_INTERNAL, "dot: pairs and even_odd are two orders");
+    if (order & DOT_PAIRS && (!kblock || kblock % 2))
+        return err_set(e, KL_ERR_INTERNAL, "dot: pairs are in blocks of an even number, not of %u", kblock);
+    if (order & DOT_EVEN_ODD && kblock != EVEN_ODD_BLOCK)
+        return err_set(e, KL_ERR_INTERNAL, "dot: even_odd is in blocks of %d, not of %u", EVEN_ODD_BLOCK, kblock);
     return attr_clear_rest(n, sizeof n->attr.dot);
 }
 
@@ -206,6 +210,17 @@ static void chain_pairs(float *c, const float *a, const float *b, int64_t k, int
     }
 }
 
+/* A block in even_odd order: the two chains, then their sum.  More products 0 * 0 than one change nothing. */
+static void chain_even_odd(float *c, const float *a, const float *b, int64_t k, int64_t n, int64_t ldb)
+{
+    static const float none[PANEL];
+    float odd[PANEL] = {0};
+    memset(c, 0, (size_t)n * sizeof *c);
+    for (int64_t i = 0; i < k + 2 && i < EVEN_ODD_BLOCK; i++)
+        add_products_flushed(i % 2 ? odd : c, i < k ? a[i] : 0, i < k ? b + i * ldb : none, n);
+    add_products_flushed(c, 1, odd, n);
+}
+
 static void dot_fma_chain(unsigned dtype, void *c, const void *a, const void *b, int64_t k, int64_t n, int64_t ldb)
 {
 #if defined(__x86_64__)
@@ -248,10 +263,22 @@ static void *dot_arrange_operand(const void *in, size_t size, const struct shape
     return copy;
 }
 
+/* The blocks of a row in even_odd order. */
+static void blocks_even_odd(float *c, const float *a, const float *b, int64_t k, int64_t n, int64_t ldb)
+{
+    float block[PANEL];
+    memset(c, 0, (size_t)n * sizeof *c);
+    for (int64_t i = 0; i < k; i += EVEN_ODD_BLOCK) {
+        chain_even_odd(block, a + i, b + i * ldb, k - i < EVEN_ODD_BLOCK ? k - i : EVEN_ODD_BLOCK, n, ldb);
+        add_products_flushed(c, 1, block, n);
+    }
+}
+
 static bool op_dot_multiply(const struct node *n, const struct dot_dims *d, char *out, const char *a, const char *b)
 {
     size_t size = dtype_size(n->dtype);
-    int64_t kblock = n->attr.dot.kblock;
+    bool even_odd = n->attr.dot.order & DOT_EVEN_ODD;
+    int64_t kblock = even_odd && d->k > 0 ? d->k : n->attr.dot.kblock;
     uint64_t block[PANEL];
     for (int64_t bi = 0; bi < d->batch; bi++)
         for (int64_t j = 0; j < d->n; j += PANEL) {
@@ -263,7 +290,10 @@ static bool op_dot_multiply(const struct node *n, const struct dot_dims *d, char
                     const char *row = a + (size_t)((bi * d->m + i) * d->k + k) * size;
                     const char *panel = b + (size_t)((bi * d->k + k) * d->n + j) * size;
                     void *to = k == 0 ? (void *)c : block;
-                    if (n->attr.dot.pairs)
+                    if (even_odd)
+                        blocks_even_odd((float *)to, (const float *)(const void *)row,
+                                        (const float *)(const void *)panel, len, cols, d->n);
+                    else if (n->attr.dot.order & DOT_PAIRS)
                         chain_pairs(to, (const float *)(const void *)row, (const float *)(const void *)panel, len, cols,
                                     d->n);
                     else
@@ -411,7 +441,8 @@ void vjp_dot(struct graph *g, ref y, ref dy, ref *din)
     uint32_t at;
 
     /* dy [batch, free a, free b] with b over free b: [batch, free a, contracted in b's order] */
-    union attr da = {.dot = {.nbatch = (uint8_t)nbatch, .ncon = (uint8_t)nfb}};
+    const uint32_t bf16_order = n.attr.dot.order & DOT_ANY_SIZE;
+    union attr da = {.dot = {.nbatch = (uint8_t)nbatch, .ncon = (uint8_t)nfb, .order = bf16_order}};
     da.dot.batch_a = counting_list(0, nbatch);
     da.dot.batch_b = n.attr.dot.batch_b;
     da.dot.con_a = counting_list(nbatch + nfa, nfb);
@@ -424,7 +455,7 @@ void vjp_dot(struct graph *g, ref y, ref dy, ref *din)
     din[0] = to_operand_order(g, marked_dot(g, dy_of[0], b, &da, mark[0]), order, rank_a);
 
     /* a with dy over free a: [batch, contracted in a's order, free b] */
-    union attr db = {.dot = {.nbatch = (uint8_t)nbatch, .ncon = (uint8_t)nfa}};
+    union attr db = {.dot = {.nbatch = (uint8_t)nbatch, .ncon = (uint8_t)nfa, .order = bf16_order}};
     db.dot.batch_a = n.attr.dot.batch_a;
     db.dot.batch_b = counting_list(0, nbatch);
     db.dot.con_a = list_of(fa, nfa);
@@ -484,15 +515,41 @@ static val pair_at(struct lower *l, const struct node *n, bool second, const val
     return dot_pair_of(k, low, high);
 }
 
-static val product_chain(struct lower *l, const struct node *n, const val *coord, val lo, val hi, val init)
+val dot_add_flushed(struct kernel *k, val a, val b)
 {
-    struct kernel *k = l->k;
+    val sum = k_prim(k, P_ADD, a, b, 0), bits = k_inst(k, L_OP(P_BITS), KL_U32, sum, 0, 0, 0);
+    val exponent = k_prim(k, P_AND, bits, k_bits(k, KL_U32, 0x7f800000), 0);
+    val zero = k_inst(k, L_OP(P_BITS), KL_F32, k_prim(k, P_AND, bits, k_bits(k, KL_U32, 0x80000000), 0), 0, 0, 0);
+    return k_prim(k, P_SELECT, k_prim(k, P_EQ, exponent, k_bits(k, KL_U32, 0), 0), zero, sum);
+}
+
+/* The upper product of each DOT2 is -0 * 0, which added to any number gives that number. */
+void dot_even_odd_step(struct kernel *k, val a, val b, val sum[2])
+{
+    val none = k_bits(k, KL_U32, 0x80000000), low = k_bits(k, KL_U32, 0xffff), half = k_bits(k, KL_U32, 16);
+    val even = k_prim(k, P_OR, k_prim(k, P_AND, a, low, 0), none, 0);
+    val odd = k_prim(k, P_OR, k_prim(k, P_SHR, a, half, 0), none, 0);
+    sum[0] = k_prim(k, P_DOT2, even, k_prim(k, P_AND, b, low, 0), sum[0]);
+    sum[1] = k_prim(k, P_DOT2, odd, k_prim(k, P_SHR, b, half, 0), sum[1]);
+}
+
+val dot_even_odd_end(struct kernel *k, int64_t length, val sum[2])
+{
+    val none = k_bits(k, KL_U32, 0x80000000), zero = k_bits(k, KL_U32, 0);
+    for (int odd = 0; odd < 2; odd++)
+        if (length < EVEN_ODD_BLOCK - 1 + odd)
+            sum[odd] = k_prim(k, P_DOT2, none, zero, sum[odd]);
+    return dot_add_flushed(k, sum[0], sum[1]);
+}
+
+/* The coordinates in both operands of result `coord`, but for those of the contraction. */
+static void free_coordinates(const struct lower *l, const struct node *n, const val *coord, val *at_a, val *at_b)
+{
     const struct shape *a = node_shape(l->g, n->in[0]), *b = node_shape(l->g, n->in[1]);
     unsigned nbatch = n->attr.dot.nbatch, ncon = n->attr.dot.ncon;
     uint8_t fa[KL_MAX_RANK], fb[KL_MAX_RANK];
     uint32_t nfa = dot_free_axes(a->rank, n->attr.dot.batch_a, nbatch, n->attr.dot.con_a, ncon, fa);
     uint32_t nfb = dot_free_axes(b->rank, n->attr.dot.batch_b, nbatch, n->attr.dot.con_b, ncon, fb);
-    val at_a[KL_MAX_RANK] = {0}, at_b[KL_MAX_RANK] = {0};
     for (unsigned i = 0; i < nbatch; i++) {
         at_a[axis_get(n->attr.dot.batch_a, i)] = coord[i];
         at_b[axis_get(n->attr.dot.batch_b, i)] = coord[i];
@@ -501,7 +558,14 @@ static val product_chain(struct lower *l, const struct node *n, const val *coord
         at_a[fa[i]] = coord[nbatch + i];
     for (uint32_t i = 0; i < nfb; i++)
         at_b[fb[i]] = coord[nbatch + nfa + i];
-    bool pairs = n->attr.dot.pairs;
+}
+
+static val product_chain(struct lower *l, const struct node *n, const val *coord, val lo, val hi, val init)
+{
+    struct kernel *k = l->k;
+    val at_a[KL_MAX_RANK] = {0}, at_b[KL_MAX_RANK] = {0};
+    free_coordinates(l, n, coord, at_a, at_b);
+    bool pairs = n->attr.dot.order & DOT_PAIRS;
     int64_t count = dot_sizes(l->g, n).k;
     val loop = k_loop(k, LOOP_SERIAL, lo, hi, pairs ? 2 : 1);
     val acc = k_carry(k, init), next;
@@ -519,6 +583,40 @@ static val product_chain(struct lower *l, const struct node *n, const val *coord
     return k_out(k, acc);
 }
 
+/* A block in even_odd order, from product lo on. */
+static val block_even_odd(struct lower *l, const struct node *n, const val *at_a, const val *at_b, val lo,
+                          int64_t length)
+{
+    struct kernel *k = l->k;
+    int64_t count = dot_sizes(l->g, n).k;
+    val zero = lower_init(l, KL_F32, 0);
+    val loop = k_loop(k, LOOP_SERIAL, lo, ix_add(k, lo, k_int(k, length)), 2);
+    val carry[2] = {k_carry(k, zero), k_carry(k, zero)}, sum[2] = {carry[0], carry[1]};
+    dot_even_odd_step(k, pair_at(l, n, false, at_a, loop, count), pair_at(l, n, true, at_b, loop, count), sum);
+    for (int i = 0; i < 2; i++)
+        k_next(k, carry[i], sum[i]);
+    k_end(k, loop);
+    sum[0] = k_out(k, carry[0]);
+    sum[1] = k_out(k, carry[1]);
+    return dot_even_odd_end(k, length, sum);
+}
+
+static val sum_even_odd(struct lower *l, const struct node *n, const val *coord)
+{
+    struct kernel *k = l->k;
+    int64_t count = dot_sizes(l->g, n).k, whole = count / EVEN_ODD_BLOCK * EVEN_ODD_BLOCK;
+    val at_a[KL_MAX_RANK] = {0}, at_b[KL_MAX_RANK] = {0}, total = lower_init(l, KL_F32, 0);
+    free_coordinates(l, n, coord, at_a, at_b);
+    if (whole) {
+        val block = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), EVEN_ODD_BLOCK), acc = k_carry(k, total);
+        k_next(k, acc, dot_add_flushed(k, acc, block_even_odd(l, n, at_a, at_b, block, EVEN_ODD_BLOCK)));
+        k_end(k, block);
+        total = k_out(k, acc);
+    }
+    return whole == count ? total : dot_add_flushed(k, total, block_even_odd(l, n, at_a, at_b, k_int(k, whole),
+                                                                             count - whole));
+}
+
 uint32_t lower_dot(struct lower *l, ref r, const uint32_t *coord)
 {
     const struct node *n = node_at(l->g, r);
@@ -528,6 +626,8 @@ uint32_t lower_dot(struct lower *l, ref r, const uint32_t *coord)
         err_set(&l->k->err, KL_ERR_INTERNAL, "dot: node %u has no numeric order", r);
         return 0;
     }
+    if (n->attr.dot.order & DOT_EVEN_ODD)
+        return k_cast(l->k, sum_even_odd(l, n, coord), n->dtype);
     unsigned dtype = dtype_compute(n->dtype);
     val zero = lower_init(l, dtype, 0), lo = k_int(l->k, 0), hi = k_int(l->k, d.k);
     if (d.k <= kblock)

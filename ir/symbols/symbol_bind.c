@@ -192,6 +192,16 @@ static void bind_graph(struct graph *g, const struct symbol_binding *b, struct s
     }
 }
 
+/* No order of a sum may depend on sizes that symbols said. */
+static void mark_any_size(struct graph *g)
+{
+    for (ref r = 1; r < g->nnode; r++)
+        if (op_is_product(g->node[r].op) && g->node[r].dtype == KL_BF16)
+            g->node[r].attr.dot.order |= DOT_ANY_SIZE;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        mark_any_size(g->region[i]);
+}
+
 bool graph_move_symbols(struct graph *g, const struct graph *to)
 {
     struct graph keep[2] = {0};
@@ -217,6 +227,7 @@ bool graph_bind_numbers(struct graph *g, number_of_affine *number, const void *c
     struct graph keep = {0}; /* the table, until all regions have changed over */
     struct symbol_binding b = {.from = &keep, .number = number, .ctx = ctx};
     symbols_use(&keep, g->symbols);
+    mark_any_size(g);
     bind_graph(g, &b, NULL);
     symbols_release(&keep);
     return g->err.code == KL_OK;
@@ -238,6 +249,7 @@ int graph_bind(struct graph *g)
         if (b.map[i] != NO_SYMBOL)
             to->v[to->n++] = from->v[i];
     symbols_use(&keep[0], from);
+    mark_any_size(g);
     symbols_use(&keep[1], to);
     bind_graph(g, &b, to);
     symbols_release(&keep[0]);

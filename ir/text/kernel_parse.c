@@ -283,7 +283,7 @@ static bool value_line(struct kernel_reader *r, val *out)
         ok = parse_choice(r, &tile_words, "rows or columns", &i.kind);
     } else if (word_is(w, "mma")) {
         i.op = L_MMA;
-        ok = parse_choice(r, &mma_words, "chain, any or async", &i.kind) && kernel_parse_operands(r, &i, 3);
+        ok = parse_choice(r, &mma_words, "chain, any, async or even_odd", &i.kind) && kernel_parse_operands(r, &i, 3);
     } else if (word_is(w, "columns")) {
         i.op = L_COLUMNS;
         ok = lex_number(&r->l, MAX_TILE_SIDE, "the first column", &i.imm) && kernel_parse_operand(r, &i.a);

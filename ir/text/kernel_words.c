@@ -19,7 +19,8 @@ static const char *const roles[BUF_COUNT] = {[BUF_IN] = "in", [BUF_OUT] = "out",
     [BUF_WORKSPACE] = "workspace", [BUF_SHARED] = "shared", [BUF_REGISTER] = "register", [BUF_PHASES] = "phases",
     [BUF_VIEW] = "view"};
 static const char *const tile_orders[TILE_ORDER_COUNT] = {[TILE_ROWS] = "rows", [TILE_COLS] = "columns"};
-static const char *const mmas[MMA_COUNT] = {[MMA_CHAIN] = "chain", [MMA_ANY] = "any", [MMA_ASYNC] = "async"};
+static const char *const mmas[MMA_COUNT] = {[MMA_CHAIN] = "chain", [MMA_ANY] = "any", [MMA_ASYNC] = "async",
+                                            [MMA_EVEN_ODD] = "even_odd"};
 static const char *const asyncs[ASYNC_COUNT] = {[ASYNC_COPIES] = "copies", [ASYNC_PRODUCTS] = "products"};
 const struct words prim_words = WORDS(prims), loop_words = WORDS(loops), fold_words = WORDS(folds),
                    interleave_words = WORDS(interleaves), prefetch_words = WORDS(prefetches), role_words = WORDS(roles),

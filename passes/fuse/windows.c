@@ -145,7 +145,7 @@ bool windows_read_pays(const struct graph *g, ref dot, const struct image_window
     const struct node *n = &g->node[dot];
     const int64_t tile = windows_tile(w->out_w), reach = (w->kernel_w - 1) * w->dilation_w;
     return n->dtype == KL_F32 && g->node[n->in[0]].dtype == KL_F32 && g->node[n->in[1]].dtype == KL_F32 &&
-           !n->attr.dot.pairs && w->kernel_w > 1 && w->kernel_w <= MAX_WINDOW && w->kernel_h > 1 &&
+           !n->attr.dot.order && w->kernel_w > 1 && w->kernel_w <= MAX_WINDOW && w->kernel_h > 1 &&
            (int64_t)n->attr.dot.kblock >= w->kernel_w && dot_sizes(g, n).m % WINDOWS_CHANNELS == 0 && tile &&
            (!w->outside || /* a tile at each side */
             (w->first_x <= tile * w->stride_w && (w->out_w - tile - 1) * w->stride_w + reach < w->end_x));

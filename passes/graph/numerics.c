@@ -1,9 +1,10 @@
 /* Sets the order of operations of each reduction, dot and attention (node.h, "Numeric order").
  *
  * It depends on the op, on dtypes, and on which axes are combined and how long these are; not on how many results
- * there are (rows of a batch, columns, heads), the host, threads, tiles or views.  Of the device it uses one property:
- * whether it sums in bf16 dot2 order.  Every executor that follows what is written gets the same bits.  No later
- * pass changes the order. */
+ * there are (rows of a batch, columns, heads), the host, threads, tiles or views; but for large products of bf16 where
+ * the device has instructions for tiles of them, which have even_odd order.  Of the device it uses these properties:
+ * which instructions for bf16 it has.  Every executor that follows what is written gets the same bits.  No later pass
+ * changes the order. */
 #include "passes/passes.h"
 
 enum { MIN_RUN = 16 }; /* adjacent elements needed for lanes to be worth reducing at the end */
@@ -37,14 +38,29 @@ static void order_reduce(const struct graph *g, struct node *n)
     n->attr.reduce.chunk = (uint64_t)(len < chunk ? (len > 0 ? len : 1) : chunk);
 }
 
-/* Even blocks of at most DOT_BLOCK products, rounded up to multiples of DOT_BLOCK_MULTIPLE. */
-static void order_dot(const struct graph *g, struct node *n, uint64_t bf16_dot2)
+/* Is a product of bf16 faster by tiles of 16 x 16 results?  They need some of both operands' rows and columns, and a
+ * contraction that outweighs what is packed and stored. */
+static bool tiles_pay(const struct graph *g, const struct node *n)
 {
+    enum { ROWS = 32, LENGTH = 64, PRODUCTS = 1 << 20 };
+    struct dot_dims z = dot_sizes(g, n);
+    return n->dtype == KL_BF16 && !(n->attr.dot.order & DOT_ANY_SIZE) && z.m >= ROWS && z.n >= ROWS && z.k >= LENGTH &&
+           (double)z.m * (double)z.n * (double)z.k >= PRODUCTS;
+}
+
+/* Even blocks of at most DOT_BLOCK products, rounded up to multiples of DOT_BLOCK_MULTIPLE. */
+static void order_dot(const struct graph *g, struct node *n, const struct pass_options *o)
+{
+    n->attr.dot.lanes = 1;
+    if (o->bf16_tiles >> n->device & 1 && tiles_pay(g, n)) {
+        n->attr.dot.kblock = EVEN_ODD_BLOCK;
+        n->attr.dot.order |= DOT_EVEN_ODD;
+        return;
+    }
     int64_t k = dot_sizes(g, n).k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
     int64_t len = blocks ? (k + blocks - 1) / blocks : 1;
-    n->attr.dot.lanes = 1;
     n->attr.dot.kblock = (uint32_t)((len + DOT_BLOCK_MULTIPLE - 1) / DOT_BLOCK_MULTIPLE * DOT_BLOCK_MULTIPLE);
-    n->attr.dot.pairs = n->dtype == KL_BF16 && (bf16_dot2 >> n->device & 1);
+    n->attr.dot.order |= n->dtype == KL_BF16 && (o->bf16_dot2 >> n->device & 1) ? DOT_PAIRS : 0;
 }
 
 static bool has_symbolic_operand(const struct graph *g, const struct node *n)
@@ -66,7 +82,7 @@ int pass_numerics(struct graph *g, const struct pass_options *o)
             order_reduce(g, n);
             changed = 1;
         } else if (n->op == OP_dot && !n->attr.dot.kblock) {
-            order_dot(g, n, o->bf16_dot2);
+            order_dot(g, n, o);
             changed = 1;
         } else if (op_is_attention(n->op) && !n->attr.attention.block) {
             n->attr.attention.block = KEY_BLOCK;

@@ -231,7 +231,7 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
     ref a = flipped_weights(g, before_rounding(g, n.in[0]), &w, x.dim[1] / node_shape(g, n.in[1])->dim[1]);
     a = cast_to(g, a, g->node[n.in[0]].dtype);
     union attr dims = n.attr;
-    dims.dot.lanes = 0, dims.dot.kblock = 0, dims.dot.pairs = 0; /* its order is that of its own length */
+    dims.dot.lanes = 0, dims.dot.kblock = 0, dims.dot.order &= DOT_ANY_SIZE; /* its order is that of its own length */
     ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w, &x), &dims);
     reverse_add(v, w.x, cast_to(g, n_reshape(g, batch_first(g, dx), &x), g->node[w.x].dtype));
     return true;

@@ -5,8 +5,8 @@
  * pads, where they have fewest elements.  What a later product needs again, as a gradient does, is widened again: so
  * half floats are kept until then, not f32.
  *
- * In: a graph with numeric orders.  Out: the same bits.  Products in bf16 dot2 order stay: processors that have it
- * multiply bf16 at twice the rate. */
+ * In: a graph with numeric orders.  Out: the same bits.  Products in the orders of processors' instructions for bf16
+ * stay: these multiply bf16 at a higher rate. */
 #include "passes/passes.h"
 #include "rewrite.h"
 
@@ -31,7 +31,7 @@ static ref widened_source(const struct graph *g, ref r)
 static bool product_is_widened(const struct graph *g, ref r, const struct pass_options *o)
 {
     const struct node *n = &g->node[r];
-    if (!op_is_product(n->op) || !is_half(n) || !n->attr.dot.kblock || n->attr.dot.pairs ||
+    if (!op_is_product(n->op) || !is_half(n) || !n->attr.dot.kblock || n->attr.dot.order & DOT_ORDERS ||
         !(o->processor.devices >> n->device & 1))
         return false;
     struct dot_dims z = dot_sizes(g, n);
@@ -60,6 +60,7 @@ static ref widen_operand(struct rewrite *w, struct widened *x, ref r)
 static ref widened_product(struct rewrite *w, struct widened *x, ref r)
 {
     struct node n = w->from->node[r];
+    n.attr.dot.order = 0; /* that of bf16 */
     x->products++;
     for (unsigned i = 0; i < 2; i++) {
         n.in[i] = widen_operand(w, x, n.in[i]);

@@ -87,6 +87,7 @@ static bool cpu_get_caps(struct caps *out, struct err *e)
 {
     (void)e;
     *out = atomic_load(&now)->caps;
+    out->bf16_tiles = out->bf16_tiles && tiles_permitted(); /* what is kept is true of the processor */
     return true;
 }
 

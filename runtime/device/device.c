@@ -135,6 +135,14 @@ uint64_t device_bf16_dot2(const struct graph *g)
     return caps.dot2 ? hosts : 0;
 }
 
+uint64_t device_bf16_tiles(const struct graph *g)
+{
+    struct caps caps;
+    if (!(graph_devices(g) & hosts) || !multiplies_bf16(g)) return 0;
+    device_backend(DEVICE_CPU, &caps);
+    return caps.bf16_tiles ? hosts : 0;
+}
+
 static bool has_attention(const struct graph *g)
 {
     bool found = false;

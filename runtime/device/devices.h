@@ -37,6 +37,9 @@ bool device_compile(int device, const struct kernel *k, enum emit_kind kind, str
 /* The devices, by bit, that add products of bf16 two at a time (caps.dot2), if the graph has products of bf16:
  * cpu, and ref, which computes the same sums. */
 uint64_t device_bf16_dot2(const struct graph *g);
+/* Likewise those that have an instruction for tiles of bf16 (caps.bf16_tiles); with option order = graph it is not
+ * used. */
+uint64_t device_bf16_tiles(const struct graph *g);
 /* What pass fuse needs to know of cpu, if the graph has nodes on it, or on ref; else {0}.  threads: only if there is
  * attention; reads_windows: if there is that or a window. */
 struct processor device_processor(const struct graph *g);

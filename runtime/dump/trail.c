@@ -59,6 +59,7 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
     /* kernels are those for all values of symbols; graphs are shown with the symbols */
     bool kernels = r->form != DUMP_HTML && r->stage && !dump_is_graph_stage(r->stage);
     struct pass_options o = {.fuse = r->fuse, .verify = true, .bf16_dot2 = device_bf16_dot2(g),
+                             .bf16_tiles = r->target || option_graph_order() ? 0 : device_bf16_tiles(g),
                              .processor = r->target ? (struct processor){0} : device_processor(g),
                              .gpus = r->target ? UINT64_MAX : device_gpus(g),
                              .dump = keep_stage, .ctx = t,

@@ -208,6 +208,7 @@ static struct program *cache_plan_program(struct graph *g, const struct exec *x,
 {
     struct placeholders placeholders = {0};
     struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .bf16_dot2 = device_bf16_dot2(g),
+                             .bf16_tiles = x->graph_order ? 0 : device_bf16_tiles(g),
                              .processor = device_processor(g), .gpus = device_gpus(g),
                              .dump = dump ? dump_graph : NULL, .ctx = dump,
                              .placeholders = &placeholders, .recorded = x->captured,
@@ -443,11 +444,11 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
     return x->program->placeholders.n && e->code == KL_ERR_DEVICE && without_program(x, captured, e);
 }
 
-/* What option order asks of this program: of one without kernels for a GPU nothing. */
+/* What option order asks of this program: of one without kernels for a GPU or by tiles of bf16 nothing. */
 static bool graph_order_of(const struct graph *g, int device)
 {
     uint64_t all = graph_devices(g) | UINT64_C(1) << device, hosts = (UINT64_C(1) << DEVICE_HOSTS) - 1;
-    return (all & ~hosts) && option_graph_order();
+    return option_graph_order() && (all & ~hosts || device_bf16_tiles(g));
 }
 
 static struct entry *program_entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse,

@@ -46,9 +46,9 @@ bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct ba
 {
     *key = (struct disk_key){0};
     char target[sizeof *caps + 512];
-    int text = snprintf(target, sizeof target, "kernel abi %u\n%s\n%s\n%s %s\nvector %u\nnumerics exact\n", KERNEL_ABI,
-                        b->version(), *caps->arch ? caps->arch : HOST_ARCH,
-                        caps->name, caps->features, caps->vector_bytes);
+    int text = snprintf(target, sizeof target, "kernel abi %u\n%s\n%s\n%s %s\nvector %u%s\nnumerics exact\n",
+                        KERNEL_ABI, b->version(), *caps->arch ? caps->arch : HOST_ARCH, caps->name, caps->features,
+                        caps->vector_bytes, caps->bf16_tiles ? " tiles" : "");
     struct shape_of_kernel s = {k->sched, k->extent, k->ninst, k->nbuf};
     size_t head = (size_t)text + 1, inst = k->ninst * sizeof *k->inst, buf = k->nbuf * sizeof *k->buf;
     if (head > sizeof target || !(key->bytes = mem_alloc(head + sizeof s + inst + buf))) return false;

@@ -22,6 +22,7 @@ static inline void add_target(struct targets *t, const char *cpu, uint32_t vecto
     snprintf(c->name, sizeof c->name, "%s", cpu);
     c->features[0] = 0;
     c->vector_bytes = vector_bytes;
+    c->bf16_tiles = 0;
 }
 
 /* This processor, and older ones whose code it runs too.  Without a code generator only the interpreter is left. */
@@ -37,6 +38,7 @@ static inline struct targets find_targets(void)
     }
     t.n = 1;
     check(t.b->caps(&t.v[0], &e), "the target: %s", e.msg);
+    t.v[0].bf16_tiles = t.v[0].bf16_tiles && tiles_permitted();
     bool avx512 = strstr(t.v[0].features, "+avx512f,") && strstr(t.v[0].features, "+avx512vl,");
     if (avx512) add_target(&t, "x86-64-v4", 64);
     if (avx512) add_target(&t, "x86-64-v4", 16);

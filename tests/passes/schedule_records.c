@@ -7,7 +7,7 @@
 #include <dirent.h>
 #include <stdlib.h>
 
-static struct caps targets[12];
+static struct caps targets[13];
 static unsigned ntarget, seen[SCHED_COUNT];
 
 static struct program *plan(const struct graph *g, const struct caps *caps, bool fuse, const struct sched_section *s,
@@ -15,6 +15,7 @@ static struct program *plan(const struct graph *g, const struct caps *caps, bool
 {
     struct graph *h = graph_clone(g);
     struct pass_options o = {.fuse = fuse, .bf16_dot2 = caps->dot2 ? UINT64_MAX : 0,
+                             .bf16_tiles = caps->bf16_tiles ? UINT64_MAX : 0,
                              .processor = {caps->is_gpu ? 0 : UINT64_MAX, 1, lower_reads_windows(caps), caps->l1_bytes},
                              .gpus = caps->is_gpu ? UINT64_MAX : 0};
     struct program *p = h && passes_run(h, &o) ? program_plan_with(h, caps, s, NULL, NULL, e) : NULL;
@@ -205,6 +206,8 @@ int main(int argc, char **argv)
     add_cpu("short kernels", 32, 16, 1 << 10, true);
     add_cpu("pairs of bf16", 64, 32, 8 << 10, false);
     targets[ntarget - 1].dot2 = 1;
+    add_cpu("tiles of bf16", 64, 32, 8 << 10, false);
+    targets[ntarget - 1].bf16_tiles = 1;
     add_gpu("cuda", NULL);
     add_gpu("hip", NULL);
     add_gpu("glsl", NULL);

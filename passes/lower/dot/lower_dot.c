@@ -88,7 +88,7 @@ static bool has_adjacent(const struct dot *d, bool second, val v)
     const struct kernel *k = d->w->k;
     const struct linst *i = &k->inst[v];
     const struct schedule *s = schedule_of(d->w->k);
-    bool wide = s->kind == SCHED_DOT_SKINNY || (s->kind == SCHED_DOT && s->dot.wide);
+    bool wide = s->kind == SCHED_DOT_SKINNY || s->kind == SCHED_DOT_TILES || (s->kind == SCHED_DOT && s->dot.wide);
     return (second ? d->b_step_k : d->a_step_k) == 1 && wide && i->op == L_LOAD &&
            k->buf[i->imm].role == BUF_IN && load_elements(k, i) == 1 && (i->varying || !i->b);
 }
@@ -157,6 +157,23 @@ val dot_multiply_add(struct kernel *k, val a, val b, val acc)
     return k_prim(k, P_ADD, acc, k_prim(k, P_MUL, a, b, 0), 0);
 }
 
+/* Sums of a row: in even_odd order two. */
+static int64_t sums_of_row(const struct dot *d) { return d->even_odd ? 2 : 1; }
+
+/* acc: the row's; in even_odd order its second sum is `rows` behind it. */
+static void add_factor(const struct dot *d, val a, val b, int64_t rows, val *acc)
+{
+    struct kernel *k = d->w->k;
+    val sum[2] = {acc[0], d->even_odd ? acc[rows] : 0};
+    if (!d->even_odd) {
+        acc[0] = dot_multiply_add(k, a, b, acc[0]);
+        return;
+    }
+    dot_even_odd_step(k, a, b, sum);
+    acc[0] = sum[0];
+    acc[rows] = sum[1];
+}
+
 /* Adds `steps` products, from k index k0 + off on, to every accumulator. */
 static void emit_fma_steps(const struct dot *d, const struct tile *t, val off, int steps, val *acc)
 {
@@ -172,7 +189,7 @@ static void emit_fma_steps(const struct dot *d, const struct tile *t, val off, i
         val pred = w->pred;
         w->pred = 0; /* loads of A are not masked: a tile has only rows that exist */
         for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = dot_multiply_add(k, dot_factor(d, false, ix_add(k, t->m0, k_int(k, i)), kk, alone), b, acc[i]);
+            add_factor(d, dot_factor(d, false, ix_add(k, t->m0, k_int(k, i)), kk, alone), b, t->rows, &acc[i]);
         w->pred = pred;
     }
 }
@@ -343,10 +360,11 @@ static void prefetch_ahead(const struct dot *d, const struct tile *t, val j)
 static void emit_k_iterations(const struct dot *d, const struct tile *t, val from, val to, int steps, val *acc)
 {
     struct kernel *k = d->w->k;
-    val visit = k_loop(k, LOOP_SERIAL, from, to, 1), carry[MAX_ROWS];
+    val visit = k_loop(k, LOOP_SERIAL, from, to, 1), carry[2 * MAX_ROWS];
+    const int64_t sums = t->rows * sums_of_row(d);
     if (d->symbolic_k)
         ix_bound(k, visit, 0, d->size.k);
-    for (int64_t i = 0; i < t->rows; i++)
+    for (int64_t i = 0; i < sums; i++)
         acc[i] = carry[i] = k_carry(k, acc[i]);
     val j = ix_scale(k, visit, steps); /* a multiple of the steps, which index arithmetic uses */
     if (steps == UNROLL_K) {
@@ -355,10 +373,10 @@ static void emit_k_iterations(const struct dot *d, const struct tile *t, val fro
             emit_waiting(d, t, visit);
     }
     emit_fma_steps(d, t, j, steps, acc);
-    for (int64_t i = 0; i < t->rows; i++)
+    for (int64_t i = 0; i < sums; i++)
         k_next(k, carry[i], acc[i]);
     k_end(k, visit);
-    for (int64_t i = 0; i < t->rows; i++)
+    for (int64_t i = 0; i < sums; i++)
         acc[i] = k_out(k, carry[i]);
 }
 
@@ -387,9 +405,9 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    val acc[MAX_ROWS], zero = k_bits(k, d->dtype, 0);
+    val acc[2 * MAX_ROWS], zero = k_bits(k, d->dtype, 0);
     dot_begin_columns(d, t->cols);
-    for (int64_t i = 0; i < t->rows; i++)
+    for (int64_t i = 0; i < t->rows * sums_of_row(d); i++)
         acc[i] = k_splat(k, zero);
     bool straight = !d->symbolic_k && !t->waiting && t->kc * t->rows <= MAX_STRAIGHT;
     int64_t whole = d->symbolic_k ? 0 : t->kc / UNROLL_K * UNROLL_K;
@@ -403,13 +421,20 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
         emit_k_iterations(d, t, k_int(k, 0), k_int(k, whole / UNROLL_K), UNROLL_K, acc);
     if (!d->symbolic_k)
         emit_fma_steps(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
+    for (int64_t i = 0; i < t->rows && d->even_odd; i++) {
+        acc[i] = dot_even_odd_end(k, t->kc, (val[]){acc[i], acc[t->rows + i]});
+        if (!d->partial) /* the sum of blocks starts from +0 */
+            acc[i] = dot_add_flushed(k, acc[i], zero);
+    }
     for (int64_t i = 0; i < t->rows; i++) {
         val m = ix_add(k, t->m0, k_int(k, i));
         if (d->partial) {
             /* Rows of the task by NR columns: the sum of the k-blocks before this one. */
             val at = ix_add(k, ix_scale(k, ix_mod(k, m, d->mblock), d->nr), w->lane);
             val before = k_load(k, d->partial - 1, at, 0);
-            val sum = k_prim(k, P_ADD, before, acc[i], 0);
+            val sum = d->even_odd ? dot_add_flushed(k, before, acc[i]) : k_prim(k, P_ADD, before, acc[i], 0);
+            if (d->even_odd && !t->last)
+                acc[i] = dot_add_flushed(k, acc[i], zero);
             bool known = t->last && !d->symbolic_k; /* this k-block is not the first one */
             acc[i] = known ? sum : k_prim(k, P_SELECT, k_prim(k, P_EQ, t->kb, k_int(k, 0), 0), acc[i], sum);
             if (!t->last)
@@ -564,7 +589,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
 }
 
 /* Does a task process all tiles of its rows? */
-static bool walks_rows(const struct dot *d) { return d->when >= EPILOGUE_AFTER_ROWS; }
+static bool walks_rows(const struct dot *d) { return d->when >= EPILOGUE_AFTER_ROWS || d->whole_rows; }
 
 /* Emits the columns of one task: the tile with this number, or all tiles of a run or of the task's rows. */
 static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, val first_row, int64_t rows, val number)
@@ -709,7 +734,8 @@ bool dot_begin(struct dot *to, struct lowering *w, ref r)
     d.free_b = pick_dot_axes(&d.b, b.fr, b.nfree);
     d.element = (int64_t)dtype_size(w->g->node[n->in[0]].dtype);
     d.kblock = n->attr.dot.kblock;
-    d.unit = n->attr.dot.pairs ? 2 : 1;
+    d.even_odd = n->attr.dot.order & DOT_EVEN_ODD;
+    d.unit = n->attr.dot.order & DOT_ORDERS ? 2 : 1;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     *to = d;
     return take_symbols(to);

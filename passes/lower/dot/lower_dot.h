@@ -48,8 +48,9 @@ struct dot {
     const struct node *n;
     unsigned dtype;                              /* of products, sums and panels; in bf16 dot2 order, the
                                                     panel's dtype is u32 */
-    int64_t unit;                                /* elements of k that are multiplied at once: 2 for pairs
-                                                    (attr.dot.pairs), else 1 */
+    int64_t unit;                                /* elements of k that are multiplied at once: 2 for pairs and in
+                                                    even_odd order (attr.dot.order), else 1 */
+    bool even_odd;                               /* the sums are in that order */
     struct shape a, b, out;
     struct shape batch, free_a, free_b, con;     /* lengths of the four kinds of dimensions */
     struct dot_dims size;
@@ -86,6 +87,7 @@ struct dot {
     ref permute;                                 /* NIL, or a permute node in whose order the elements of members
                                                     in the set `permuted` are */
     uint64_t permuted;
+    bool whole_rows;                             /* a task has all columns of its rows, one tile after the other */
     int64_t columns;                             /* size.n, or up to a vector's end, if all arrays of the epilogue have
                                                     memory for these (lower_pitch.c) */
 };

@@ -665,7 +665,7 @@ bool dot_skinny_fits(struct dot *d)
 {
     const struct dot_dims *z = &d->size;
     dot_find_steps(d);
-    return !d->w->chooser->caps->is_gpu && z->m >= 1 && z->m <= THIN_ROWS && z->n >= 1 && z->k >= 1 &&
+    return !d->w->chooser->caps->is_gpu && !d->even_odd && z->m >= 1 && z->m <= THIN_ROWS && z->n >= 1 && z->k >= 1 &&
            z->batch >= 1 && dot_skinny_order(d, &d->order) && (d->order.along_k || z->m <= THIN_STRIP_ROWS);
 }
 

@@ -45,6 +45,8 @@ void kernel_cases_init(struct kernel_cases *c, uint64_t seed)
     c->target[c->ntarget - 1].compact = true;
     add_processor(c, "pairs of bf16", 16, 16, 512);
     c->target[c->ntarget - 1].dot2 = 1;
+    add_processor(c, "tiles of bf16", 64, 32, 512);
+    c->target[c->ntarget - 1].bf16_tiles = 1;
     add_gpu(c, "cuda", NULL);
     add_gpu(c, "hip", NULL);
     add_gpu(c, "glsl", NULL);
@@ -54,6 +56,7 @@ void kernel_cases_init(struct kernel_cases *c, uint64_t seed)
     c->backend = backend_get("llvm", &e);
     if (c->backend && !c->backend->caps(&c->host, &e))
         c->backend = NULL;
+    c->host.bf16_tiles = c->host.bf16_tiles && tiles_permitted();
 }
 
 /* ---- what the graph's interpreter computes ---- */
@@ -282,6 +285,14 @@ static void any_product(struct kernel_cases *c, const struct caps *t, struct sch
         s->dot_bytes.prefetch_b = (uint8_t)rng_below(&c->r, 2);
         s->dot_bytes.panel = rng_below(&c->r, 2) ? 4 * (uint32_t)up_to(c, 3) : 0;
         break;
+    case SCHED_DOT_TILES:
+        s->dot_tiles.mr = (uint16_t)(16 * up_to(c, 2));
+        s->dot_tiles.nr = s->width = (uint16_t)(16 * up_to(c, 2));
+        s->dot_tiles.rows = rng_below(&c->r, 2) ? s->dot_tiles.mr : 0;
+        s->dot_tiles.panel = rng_below(&c->r, 2) ? 32 * (uint32_t)up_to(c, 3) : 0;
+        s->dot_tiles.pack_a = (uint8_t)rng_below(&c->r, 2);
+        s->dot_tiles.run = rng_below(&c->r, 3) ? 0 : (uint32_t)s->dot_tiles.nr * up_to(c, 2);
+        break;
     case SCHED_DOT_WINDOWS:
         s->dot_windows.rows = rng_below(&c->r, 2) ? up_to(c, 4) : 0;
         s->dot_windows.channels = rng_below(&c->r, 2) ? up_to(c, 4) : 0;
@@ -465,11 +476,27 @@ static bool run_groups(const struct scope *s)
     return ok;
 }
 
+/* Products of bf16 in even_odd order, which pass numerics chooses for larger ones. */
+static void order_even_odd(struct graph *g)
+{
+    for (ref r = 1; r < g->nnode; r++) {
+        struct node *n = &g->node[r];
+        if (n->op == OP_dot && n->dtype == KL_BF16 && !n->attr.dot.kblock) {
+            n->attr.dot.lanes = 1;
+            n->attr.dot.kblock = EVEN_ODD_BLOCK;
+            n->attr.dot.order |= DOT_EVEN_ODD;
+        }
+    }
+    for (uint32_t i = 0; i < g->nregion; i++)
+        order_even_odd(g->region[i]);
+}
+
 bool kernel_cases_run(struct kernel_cases *c, const struct graph *g, unsigned t, bool fuse, const char *what)
 {
     const struct caps *caps = &c->target[t];
     struct graph *h = graph_clone(g);
     struct pass_options o = {.fuse = fuse, .bf16_dot2 = caps->dot2 ? UINT64_MAX : 0,
+                             .bf16_tiles = caps->bf16_tiles ? UINT64_MAX : 0,
                              .processor = {caps->is_gpu ? 0 : UINT64_MAX, 2, lower_reads_windows(caps), caps->l1_bytes},
                              .gpus = caps->is_gpu ? UINT64_MAX : 0};
     struct run_data d = {0};
@@ -479,6 +506,8 @@ bool kernel_cases_run(struct kernel_cases *c, const struct graph *g, unsigned t,
         graph_print(g, stdout);
         fflush(stdout);
     }
+    if (h && caps->bf16_tiles)
+        order_even_odd(h);
     bool ok = h && check(passes_run(h, &o), "%s: %s", what, h->err.msg) &&
               check(interpret_graph(c, h, caps->is_gpu, &d, &e), "%s: %s", what, e.msg);
     const struct scope s = {c, h, g, &d, caps, what, fuse};

@@ -198,7 +198,12 @@ static void make_tile(struct maker *m)
     struct kernel *k = m->k;
     unsigned rows = sides[below(m, 6)], cols = sides[below(m, 8)], t = dtypes[below(m, 7)], depth = sides[below(m, 5)];
     val a = some_tile(m, t, rows, cols), b, v = a;
-    switch (below(m, 6)) {
+    switch (below(m, 7)) {
+    case 6: /* pairs of bf16 */
+        depth = 2 * (1 + below(m, 3) * 7);
+        a = some_tile(m, KL_BF16, rows, depth), b = some_tile(m, KL_U32, depth / 2, cols), t = KL_F32;
+        v = tile_inst(m, L_MMA, MMA_EVEN_ODD, t, rows, cols, a, b, some_tile(m, t, rows, cols), 0, 0);
+        break;
     case 0: /* half floats and bytes into a larger accumulator */
         if (t == KL_I64) break;
         a = some_tile(m, t, rows, depth), b = some_tile(m, t, depth, cols);
