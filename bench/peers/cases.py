@@ -115,7 +115,7 @@ def inputs(family, size, backward):
         if backward:
             add(1, 8, n[2], *[(a + 2 * n[5] - n[3]) // n[4] + 1 for a in axes])
     elif family == "matvec":
-        add(1, 1, n[0])
+        add(1, n[2], n[0])
         add(0.02, n[0], n[0])
     elif family == "embedding":
         add(0.02, n[0], n[1])
@@ -125,6 +125,11 @@ def inputs(family, size, backward):
         add(1, 16)
         add(1, 16)
     return made
+
+
+def is_bf16(family, size):
+    """Are the inputs of a case rounded to bf16?"""
+    return (family == "matvec" and size[1] != 0) or (family == "conv" and size[8] != 0)
 
 
 def serve(make, magnitudes):

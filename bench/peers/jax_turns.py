@@ -119,7 +119,7 @@ def make(family, backward, size, variant):
         given = [v.transpose(o) for v, o in zip(given, order)]
     given = [jnp.asarray(numpy.ascontiguousarray(v)) for v in given]
     upstream = given.pop() if backward else None
-    if family == "matvec" and size[1]:
+    if cases.is_bf16(family, size):
         given = [v.astype(jnp.bfloat16) for v in given]
     ids = given.pop() if family == "embedding" else None
     f = {

@@ -9,7 +9,7 @@
 enum family { MLP, CNN, GPT, ATTENTION, CHAIN, GELU, SUM, SOFTMAX, LAYER_NORM, CONV, MATVEC, EMBEDDING, OPS };
 static const char *const family_name[] = {"mlp", "cnn", "gpt", "attention", "chain", "gelu", "sum", "softmax",
                                           "layer_norm", "conv", "matvec", "embedding", "ops"};
-enum { SIZES = 8, MAX_PARAMETERS = 64, MAX_INPUTS = 5, MAX_OUTPUTS = 4 };
+enum { SIZES = 9, MAX_PARAMETERS = 64, MAX_INPUTS = 5, MAX_OUTPUTS = 4 };
 struct peer_case {
     const char *name;
     enum family family;
@@ -64,8 +64,10 @@ static const struct peer_case cases[] = {
     {"conv-grouped-3x3-256-grad", CONV, true, {256, 28, 256, 3, 1, 1, 32}},
     {"conv-3x3x3-64", CONV, false, {64, 14, 64, 3, 1, 1, 1, 8}},
     {"conv-3x3x3-64-grad", CONV, true, {64, 14, 64, 3, 1, 1, 1, 8}},
-    {"matvec-4096", MATVEC, false, {4096, 0}},            /* rows and columns; bf16 */
-    {"matvec-4096-bf16", MATVEC, false, {4096, 1}},
+    {"conv-3x3-128-bf16", CONV, false, {128, 28, 128, 3, 1, 1, 1, 0, 1}}, /* behind the frames: bf16 */
+    {"matvec-4096", MATVEC, false, {4096, 0, 1}},         /* rows and columns; bf16; rows that are multiplied by it */
+    {"matvec-4096-bf16", MATVEC, false, {4096, 1, 1}},
+    {"matmul-1024-bf16", MATVEC, false, {1024, 1, 1024}},
     {"embedding-grad", EMBEDDING, true, {50000, 256, 4096}}, /* rows, columns, ids */
     {"ops-200", OPS, false, {200}},                       /* additions of 16 numbers, one behind the other */
 };
@@ -287,11 +289,12 @@ static bool peer_run_open(struct peer_run *r, kl_device device, const struct pee
         conv_input(r, 1, 8, n[0], n[7], n[1]);
         conv_input(r, 0.05, n[2], n[0] / conv_groups(c), n[7] ? n[3] : 0, n[3]);
         break;
-    case MATVEC: INPUT(1, 1, n[0]); INPUT(0.02, n[0], n[0]); break;
+    case MATVEC: INPUT(1, n[2], n[0]); INPUT(0.02, n[0], n[0]); break;
     case EMBEDDING: INPUT(0.02, n[0], n[1]); break;
     case OPS: INPUT(1, 16); INPUT(1, 16); break;
     }
-    if (c->family == MATVEC && n[1] && (!to_bf16(&r->in[0]) || !to_bf16(&r->in[1])))
+    bool half = (c->family == MATVEC && n[1]) || (c->family == CONV && n[8]);
+    if (half && (!to_bf16(&r->in[0]) || !to_bf16(&r->in[1])))
         return false;
     if (is_model(c)) {
         bool gpt = c->family == GPT;

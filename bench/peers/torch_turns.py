@@ -97,8 +97,9 @@ def make(family, backward, size, variant):
         given = [v.contiguous(memory_format=layout) for v in given]
     upstream = given.pop() if backward else None
     if family == "matvec":
-        dtype = torch.bfloat16 if size[1] else torch.float32
-        given = [given[0].to(dtype), given[1].T.contiguous().to(dtype)]
+        given[1] = given[1].T.contiguous()
+    if cases.is_bf16(family, size):
+        given = [v.to(torch.bfloat16) for v in given]
     if family == "embedding":
         ids = given.pop().long()
     conv = F.conv2d if given[0].dim() == 4 else F.conv3d
