@@ -84,23 +84,30 @@ static void fp_leave(fp_env old) /* the caller's flags, too */
     if (_mm_getcsr() != old) _mm_setcsr(old);
 }
 #elif defined(__aarch64__)
-typedef uint64_t fp_env;
-static void fp_set(fp_env env) { __asm__ volatile("msr fpcr, %0" : : "r"(env)); }
-static fp_env fp_get(void)
+typedef struct { uint64_t modes, flags; } fp_env; /* registers of their own: FPCR, FPSR */
+static uint64_t fp_modes(void)
 {
-    fp_env env;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(env));
-    return env;
+    uint64_t modes;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(modes));
+    return modes;
 }
+static uint64_t fp_flags(void)
+{
+    uint64_t flags;
+    __asm__ volatile("mrs %0, fpsr" : "=r"(flags));
+    return flags;
+}
+static void fp_set_modes(uint64_t modes) { __asm__ volatile("msr fpcr, %0" : : "r"(modes)); }
 static fp_env fp_enter(void)
 {
-    fp_env old = fp_get();
-    if (old) fp_set(0);
+    fp_env old = {fp_modes(), fp_flags()};
+    if (old.modes) fp_set_modes(0);
     return old;
 }
 static void fp_leave(fp_env old)
 {
-    if (fp_get() != old) fp_set(old);
+    if (fp_modes() != old.modes) fp_set_modes(old.modes);
+    if (fp_flags() != old.flags) __asm__ volatile("msr fpsr, %0" : : "r"(old.flags));
 }
 #else
 typedef fenv_t fp_env;
