@@ -240,7 +240,7 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
 /* ---- weights ---- */
 
 /* Does y multiply few filters, a [groups, filters, ..], with windows b [N, groups, .., O...] of f32 that have columns
- * enough for lanes, and whose size is known? */
+ * enough for lanes, and whose size is known?  Without groups, a program for any number of images is worth more. */
 static bool sums_by_columns(const struct graph *g, const struct node *y)
 {
     enum { MAX_FILTERS = 8, MIN_COLUMNS = 4 };
@@ -255,7 +255,7 @@ static bool sums_by_columns(const struct graph *g, const struct node *y)
         windows |= g->node[r].op == OP_window && g->node[r].attr.window.size > 1;
     if (!windows)
         return false;
-    if (a->dim[1] > MAX_FILTERS)
+    if (a->dim[1] > MAX_FILTERS || a->dim[0] == 1)
         return false;
     if (shape_is_symbolic(a) || shape_is_symbolic(b)) {
         graph_depends_on_values(g, "which gradient a convolution has depends on its sizes");

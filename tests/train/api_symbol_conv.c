@@ -142,6 +142,39 @@ static void test_sides(kl_device dev)
         kl_release(a.p[k]), kl_release(b.p[k]);
 }
 
+enum { GROUPS = 3 };
+
+/* The gradients of a convolution in groups, of images and weights. */
+static void grouped_gradients(kl_device dev, kl_tensor w, int64_t n, int64_t count, int64_t stride, kl_tensor *out)
+{
+    const int64_t strides[2] = {stride, stride}, one[2] = {1, 1};
+    int64_t dims[4] = {count, GROUPS, SIDE, 7}, lengths[4] = {n, GROUPS, SIDE, 7};
+    kl_trace_begin(n ? "symbolic" : "fixed");
+    kl_tensor x = n ? kl_input_symbolic(dev, KL_F32, 4, lengths, dims, images) : kl_input(dev, KL_F32, 4, dims, images);
+    kl_tensor y = kl_conv(x, w, kl_none, strides, one, one, NULL, GROUPS), l = kl_sum_all(kl_mul(y, y));
+    out[0] = kl_keep(kl_grad(l, x));
+    out[1] = kl_keep(kl_grad(l, w));
+    OK(kl_trace_end());
+}
+
+/* A program for each number of images, or one for all: the same bits. */
+static void test_groups(kl_device dev)
+{
+    static const int64_t counts[] = {6, 1, 9, 6};
+    int64_t n = kl_symbol("n", 1, MAX_COUNT);
+    kl_tensor w = kl_randn(dev, KL_F32, DIMS(2 * GROUPS, 1, 3, 3), 5), a[2], b[2];
+    for (int64_t stride = 1; stride < 3; stride++)
+        for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++) {
+            grouped_gradients(dev, w, n, counts[i], stride, a);
+            grouped_gradients(dev, w, 0, counts[i], stride, b);
+            for (int k = 0; k < 2; k++) {
+                same_bits(a[k], b[k]);
+                kl_release(a[k]), kl_release(b[k]);
+            }
+        }
+    kl_release(w);
+}
+
 static void test_errors(kl_device dev)
 {
     int64_t n = kl_symbol("n", 1, MAX_COUNT), size = 3, stride = 2;
@@ -161,6 +194,7 @@ static void test(kl_device dev)
     test_training(dev);
     test_width(dev);
     test_sides(dev);
+    test_groups(dev);
     test_errors(dev);
 }
 

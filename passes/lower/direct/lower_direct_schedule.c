@@ -33,7 +33,7 @@ bool dot_direct_fits(struct dot *d)
 {
     const struct lowering *w = d->w;
     bool linear;
-    if (w->chooser->caps->is_gpu || !dot_is_direct(w->g, w->anchor) || d->unit != 1 || d->blocks > 1 ||
+    if (d->symbolic || w->chooser->caps->is_gpu || !dot_is_direct(w->g, w->anchor) || d->unit != 1 || d->blocks > 1 ||
         lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear)))
         return false;
     struct dot_direct *z = &d->direct;
