@@ -345,7 +345,7 @@ static void memory(void)
 static struct program *planned(void)
 {
     struct graph *g = graph_new("plan"), *b = graph_new("body");
-    enum { LARGE = 20000 }; /* a loop whose values have fewer elements is a kernel */
+    enum { LARGE = 80000 }; /* a loop whose values have fewer elements is a kernel */
     struct shape s = shape_make(1, (int64_t[]){LARGE}), all = shape_make(2, (int64_t[]){4, LARGE});
     ref x = n_input(g, KL_F32, &s, "x"), xs = n_exp(g, n_input(g, KL_F32, &all, "xs"));
     ref h = n_input(b, KL_F32, &s, "h"), e = n_input(b, KL_F32, &s, "e"),
@@ -369,12 +369,12 @@ static struct program *planned(void)
 static void last_result_read(struct command *c) { c->value[c->narg - 2] = c->value[c->narg - 3]; }
 static void workspace_on_result(struct command *c) { c->arg[c->narg - 1] = c->arg[2]; }
 static void workspace_elsewhere(struct command *c) { c->arg[c->narg - 1].kind = LOC_SCRATCH; }
-static void unread_outside(struct command *c) { c->arg[c->narg - 2].offset += (int64_t)1 << 20; }
+static void unread_outside(struct command *c) { c->arg[c->narg - 2].offset += (int64_t)1 << 24; }
 static void operand_of_another(struct command *c) { c->arg[0] = c->arg[1]; }
 static void result_on_operand(struct command *c) { c->arg[2] = c->arg[1]; }
 static void too_few(struct command *c) { c->narg--; }
 static void no_node(struct command *c) { c->region = 1; }
-static void inside_out_of_bounds(struct command *c) { c->sub[0]->cmd[0].arg[0].offset = 1 << 20; }
+static void inside_out_of_bounds(struct command *c) { c->sub[0]->cmd[0].arg[0].offset = 1 << 24; }
 
 static void broken_plans(void)
 {
