@@ -138,7 +138,7 @@ const char *check_no_barrier(const struct program *p, uint32_t c);
 /* ---- plan_loop.c: loops that are one kernel ---- */
 /* Instructions of the iterations between two questions whether a run is cancelled.  Tests make it small. */
 extern int64_t plan_loop_part_work;
-/* Instructions of iterations that carry nothing that are worth a thread. */
+/* Instructions that are worth a thread: of iterations that carry nothing, or of all of a vector of lanes. */
 extern int64_t plan_loop_task_work;
 /* Gives the group of a region op a kernel in place of the program of its body, if it may have one. */
 bool plan_loop(struct planner *p, uint32_t group, const struct program *sub);

@@ -98,7 +98,6 @@ static bool lanes_body(struct loop_kernel *b, val at, val element, int64_t count
 
 bool loop_lanes_emit(struct loop_kernel *b)
 {
-    enum { TASK_WORK = 1 << 14 }; /* instructions of a vector's iterations that are worth a thread */
     struct kernel *k = b->k;
     uint32_t carried = b->n->attr.region.carried;
     int64_t count = carried ? lanes_count(b) : 0, width = count ? lanes_width(b, count) : 0;
@@ -130,6 +129,6 @@ bool loop_lanes_emit(struct loop_kernel *b)
     k_end(k, lane);
     k_end(k, task);
     k->extent = count / width;
-    k->sched.grain = work >= TASK_WORK && k->extent > 1;
+    k->sched.grain = work >= plan_loop_task_work && k->extent > 1;
     return kernel_hoist(k, loop);
 }

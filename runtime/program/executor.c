@@ -3,15 +3,14 @@
  *
  * A run uses one pooled buffer besides its outputs: the program's arena, then for each worker its scratch and the table
  * of its kernel's arguments; if these are small, they are on its stack. (Arenas of further devices are separate
- * buffers.) So concurrent runs of one program share
- * nothing, and the steady state allocates nothing.  Allocation comes first.  After the first command has started
- * nothing can fail except the interpreters and custom ops; if a program has these, no state is written in place, unless
- * they are custom ops of another thread that end before the first state is written.  A
- * device with a driver gets the whole program before it starts, so a failure on the way drops all of it.  If its work
- * must start earlier, because parts of the program are on other devices, no state is written in place.
+ * buffers.) So concurrent runs of one program share nothing, and the steady state allocates nothing.  Allocation comes
+ * first.  After the first command has started nothing can fail except the interpreters and custom ops; if a program has
+ * these, no state is written in place, unless they are custom ops of another thread that end before the first state is
+ * written.  A device with a driver gets the whole program before it starts, so a failure on the way drops all of it.
+ * If its work must start earlier, because parts of the program are on other devices, no state is written in place.
  *
- * A run that can be cancelled asks before each command, at each iteration of a loop, and between the parts of a kernel
- * that is a long loop, whether it is to end.  From the first command that overwrites a state on it runs to its end; if
+ * A run that can be cancelled asks before each command, at each iteration of a loop, and between the parts or pieces of
+ * a long kernel, whether it is to end.  From the first command that overwrites a state on it runs to its end; if
  * there are loops from there on, which may take long or not end, no state is written in place. */
 #include "ir/graph/custom.h"
 #include "execute.h"
