@@ -6,6 +6,12 @@ kl_status kl_lapack_load(const char *path)
     return lapack_ready("lapack_load", path) ? KL_OK : kl_last_error_code();
 }
 
+/* solve_begin, where there is a library, and it takes matrices of a's size.  false: reported. */
+static bool lapack_begin(const char *op, kl_tensor *a, bool square, struct solve_matrices *x)
+{
+    return lapack_ready(op, NULL) && lapack_fits(op, *a) && solve_begin(op, a, square, x);
+}
+
 bool lapack_fits(const char *op, kl_tensor a)
 {
     int64_t dims[KL_MAX_RANK] = {0};
@@ -83,8 +89,7 @@ static kl_status lapack_solve_backward(void *ctx, const kl_tensor *in, int64_t n
 kl_tensor kl_lapack_solve(kl_tensor a, kl_tensor b)
 {
     struct solve_matrices x;
-    if (!lapack_ready("lapack_solve", NULL) || !lapack_fits("lapack_solve", a) ||
-        !solve_begin("lapack_solve", &a, true, &x))
+    if (!lapack_begin("lapack_solve", &a, true, &x))
         return kl_poison();
     int64_t m = solve_operand(&x, "the right side", x.n, &b);
     kl_tensor in[2] = {a, b}, out = b;
@@ -122,8 +127,7 @@ static kl_status lapack_inverse_backward(void *ctx, const kl_tensor *in, int64_t
 kl_tensor kl_lapack_inverse(kl_tensor a)
 {
     struct solve_matrices x;
-    if (!lapack_ready("lapack_inverse", NULL) || !lapack_fits("lapack_inverse", a) ||
-        !solve_begin("lapack_inverse", &a, true, &x))
+    if (!lapack_begin("lapack_inverse", &a, true, &x))
         return kl_poison();
     kl_tensor out = a, in = a;
     if (x.B && x.n)
@@ -166,8 +170,7 @@ static kl_status lapack_lstsq_backward(void *ctx, const kl_tensor *in, int64_t n
 kl_tensor kl_lapack_lstsq(kl_tensor a, kl_tensor b)
 {
     struct solve_matrices x;
-    if (!lapack_ready("lapack_lstsq", NULL) || !lapack_fits("lapack_lstsq", a) ||
-        !solve_begin("lapack_lstsq", &a, false, &x))
+    if (!lapack_begin("lapack_lstsq", &a, false, &x))
         return kl_poison();
     int64_t c = solve_operand(&x, "the right side", x.m, &b);
     kl_tensor in[2] = {a, b}, out = kl_none;
@@ -201,7 +204,7 @@ static kl_status lapack_det_backward(void *ctx, const kl_tensor *in, int64_t nin
 /* false: reported; out: as of lapack_det_fn */
 static bool lapack_det_record(const char *op, kl_tensor a, struct solve_matrices *x, kl_tensor *out)
 {
-    if (!lapack_ready(op, NULL) || !lapack_fits(op, a) || !solve_begin(op, &a, true, x))
+    if (!lapack_begin(op, &a, true, x))
         return false;
     if (x->B && x->n) {
         kl_custom_grad(lapack_det_fn, lapack_det_backward, x, 1, &a, 3, out);
@@ -260,8 +263,7 @@ kl_tensor kl_lapack_qr(kl_tensor a, kl_tensor *r)
     if (!r)
         return kl_failf(NULL, KL_ERR_ARGUMENT, "lapack_qr: r is NULL"), kl_poison();
     *r = kl_none;
-    if (!lapack_ready("lapack_qr", NULL) || !lapack_fits("lapack_qr", a) ||
-        !solve_begin("lapack_qr", &a, false, &x))
+    if (!lapack_begin("lapack_qr", &a, false, &x))
         return kl_poison();
     int64_t k = x.m < x.n ? x.m : x.n;
     if (x.B && k) { /* of the first k columns; the others are those of q^T a */
@@ -302,8 +304,7 @@ static kl_status lapack_cholesky_backward(void *ctx, const kl_tensor *in, int64_
 kl_tensor kl_lapack_cholesky(kl_tensor a)
 {
     struct solve_matrices x;
-    if (!lapack_ready("lapack_cholesky", NULL) || !lapack_fits("lapack_cholesky", a) ||
-        !solve_begin("lapack_cholesky", &a, true, &x))
+    if (!lapack_begin("lapack_cholesky", &a, true, &x))
         return kl_poison();
     kl_tensor out = a, in = a; /* its symmetric part is what the call factors */
     if (x.B && x.n)
