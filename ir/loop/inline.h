@@ -36,7 +36,9 @@ bool kernel_inline_lanes(struct kernel *into, const struct kernel *k, struct inl
 /* Element i of an array, and its new value. */
 val inline_load(struct kernel *into, struct inline_array *a, int64_t i);
 void inline_store(struct kernel *into, struct inline_array *a, int64_t i, val x);
-/* Copies all elements, in vector loops where one of the two is in memory. */
+/* Are both the same memory? */
+bool inline_is_same(const struct inline_array *a, const struct inline_array *b);
+/* Copies all elements, in vector loops where one of the two is in memory; none where both are the same. */
 void inline_copy(struct kernel *into, struct inline_array *to, struct inline_array *from);
 /* Moves what each iteration of a serial loop does alike to before it; before kernel_clean.  false: out of memory,
  * k->err. */

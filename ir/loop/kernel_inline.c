@@ -178,10 +178,15 @@ static void copy_vectors(struct kernel *into, struct inline_array *to, struct in
     k_end(into, outer);
 }
 
+bool inline_is_same(const struct inline_array *a, const struct inline_array *b)
+{
+    return !a->scalar && !b->scalar && a->count && a->lbuf == b->lbuf && a->first == b->first && a->count == b->count;
+}
+
 void inline_copy(struct kernel *into, struct inline_array *to, struct inline_array *from)
 {
     enum { LANES = 16 };
-    int64_t done = 0;
+    int64_t done = inline_is_same(to, from) ? to->count : 0;
     for (int64_t width = LANES; width > 1 && !to->scalar && !from->scalar; width /= 2)
         if (to->count - done >= width) {
             int64_t end = to->count - (to->count - done) % width;

@@ -194,7 +194,8 @@ static bool yield_is_read(const struct loop_kernel *b, uint32_t yield)
 static val slice_first(struct loop_kernel *b, val at, int64_t count) { return ix_scale(b->k, at, count); }
 
 /* Is carried value i read only before its next value is complete, by the kernel that stores that only at elements which
- * it overwrites then?  A sum that each iteration adds to is. */
+ * it overwrites then, or by a cond, which copies its results when it has computed all?  A sum that each iteration adds
+ * to is. */
 static bool carry_is_overwritten(struct loop_kernel *b, uint32_t i)
 {
     const struct command *writer = NULL;
@@ -205,9 +206,9 @@ static bool carry_is_overwritten(struct loop_kernel *b, uint32_t i)
                 return false;
             if (m->arg[a].kind != LOC_OUT || m->arg[a].index != i || is_read(b, m, a))
                 continue;
-            if (m->kind != CMD_KERNEL)
+            if (m->kind == CMD_COPY)
                 return false;
-            for (uint32_t in = 0; in < m->narg; in++)
+            for (uint32_t in = 0; in < m->narg && m->kind == CMD_KERNEL; in++)
                 if (m->arg[in].kind == LOC_INPUT && m->arg[in].index == i &&
                     !plan_kernel_overwrites(b->p, m->kernel, in, a))
                     return false;

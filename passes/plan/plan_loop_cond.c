@@ -16,6 +16,21 @@ bool loop_cond_fits(const struct loop_kernel *b, const struct command *c)
     return true;
 }
 
+/* Results of a branch that are operands of it, and that are to be where these are: with no copy.  So a loop that has
+ * nothing more to do takes no time. */
+static void leave_in_place(struct loop_kernel *b, struct loop_kernel *outer, const struct command *c,
+                           uint32_t nin)
+{
+    for (uint32_t i = 0; i < b->sub->ncmd && !b->scalars; i++) {
+        const struct loc *arg = b->sub->cmd[i].arg;
+        if (b->sub->cmd[i].kind != CMD_COPY || arg[0].kind != LOC_OUT || arg[1].kind != LOC_INPUT)
+            continue;
+        const struct inline_array *from = &b->input[arg[1].index];
+        if (c->value[nin + arg[0].index] && inline_is_same(loop_argument(outer, c, nin + arg[0].index), from))
+            b->yield[arg[0].index] = *from;
+    }
+}
+
 /* Inlines one branch, whose operands are those of the command but the first.  Its results; NULL: it cannot be inlined,
  * or no memory. */
 static struct inline_array *inline_branch(struct loop_kernel *b, const struct command *c, uint32_t which, uint32_t nin,
@@ -33,6 +48,8 @@ static struct inline_array *inline_branch(struct loop_kernel *b, const struct co
     bool ok = !b->mem.failed;
     for (uint32_t i = 1; i < nin && ok; i++)
         b->input[i - 1] = *loop_argument(&outer, c, i);
+    if (ok)
+        leave_in_place(b, &outer, c, nin);
     ok = ok && loop_inline_region(b);
     outer.mem = b->mem;
     outer.bytes = b->bytes;
