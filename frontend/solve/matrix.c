@@ -114,7 +114,7 @@ static kl_status block_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor
 
 kl_status solve_in_blocks(kl_region_fn *fn, const struct solve_matrices *x, kl_tensor a, kl_tensor *out, int64_t nout)
 {
-    enum { VECTOR_BYTES = 64, MAX_ROWS = 16 };
+    enum { VECTOR_BYTES = 64, MAX_ROWS = 64 };
     int64_t lanes = VECTOR_BYTES / (int64_t)kl_dtype_size(x->dtype), blocks = (x->B + lanes - 1) / lanes;
     int64_t dims[KL_MAX_RANK] = {0}, shape[KL_MAX_RANK];
     struct solve_matrices whole = *x;

@@ -48,7 +48,8 @@ kl_tensor solve_end(kl_tensor first, int64_t n, kl_tensor *const *others);
 /* [B, 1]: 0, but NaN for a matrix with a NaN or an infinity. */
 kl_tensor solve_poison(kl_tensor a);
 /* fn of a [B, m, n], whose first argument is x, to nout results [B, ...].  Small matrices are computed a vector's lanes
- * at a time, so that their arrays stay in the cache through all sweeps, and threads share these out. */
+ * at a time, so that their arrays stay in the cache through all steps; threads share these out where fn is one kernel.
+ */
 kl_status solve_in_blocks(kl_region_fn *fn, const struct solve_matrices *x, kl_tensor a, kl_tensor *out, int64_t nout);
 /* [B, n, n] */
 kl_tensor solve_identity(const struct solve_matrices *x, int64_t n);
@@ -70,6 +71,23 @@ struct solve_rotation solve_rotation(kl_tensor rotate, kl_tensor p, kl_tensor q,
 kl_tensor solve_rotate(kl_tensor a, int axis, const struct solve_rotation *x, const struct solve_pairs *pairs);
 /* Rotates until n - 1 steps in a row had nothing to rotate.  step: in[0..3) are two arrays and a number for it. */
 void solve_sweeps(kl_region_fn *step, void *ctx, int64_t n, kl_tensor *arrays);
+
+/* ---- eigen_jacobi.c ---- */
+
+/* ctx: a struct solve_matrices; in: a [B, n, n]; out: eigenvalues [B, n], eigenvectors [B, n, n]. */
+kl_status solve_jacobi(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout);
+
+/* ---- eigen_tridiagonal.c ---- */
+
+/* arrays: [0] symmetric matrices a [n, n, B]; set: [1] q^T [n, n, B], [2] and [3] the diagonal and what is beside it,
+ * [n, B], of q^T a q. */
+void solve_tridiagonal(const struct solve_matrices *x, kl_tensor *arrays);
+
+/* ---- eigen_ql.c ---- */
+
+/* Symmetric tridiagonal matrices: arrays: the diagonal and what is beside it, [n, B], of which the last element is not
+ * read, and rows z [n, N, B]; replaced: [0] the eigenvalues, [2] v^T z, v the eigenvectors. */
+void solve_ql(const struct solve_matrices *m, int64_t n, kl_tensor *arrays);
 
 /* ---- eigen.c, svd.c ---- */
 

@@ -17,8 +17,8 @@ extern "C" {
 #endif
 
 /* a: [..., n, n]  ->  eigenvalues of (a + a^T) / 2, [..., n], ascending, and, unless `vectors` is NULL, a new handle in
- * it: [..., n, n], whose column j is the eigenvector of value j, of length 1 (Jacobi's method).  All are NaN
- * where a has a NaN or an infinity; so are the results of the next three functions.  [SHAPE, TYPE] */
+ * it: [..., n, n], whose column j is the eigenvector of value j, of length 1 (by QL steps; on GPUs by Jacobi's method).
+ * All are NaN where a has a NaN or an infinity; so are the results of the next three functions.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_eigh(kl_tensor a, kl_tensor *vectors);
 /* a: [..., m, n], k = min(m, n)  ->  u: [..., m, k] with orthonormal columns, and new handles in *s: [..., k], the
  * singular values, descending, and *vt: [..., k, n] with orthonormal rows; u diag(s) vt = a (one-sided Jacobi).
