@@ -54,48 +54,13 @@ kl_status solve_in_blocks(kl_region_fn *fn, const struct solve_matrices *x, kl_t
 /* [B, n, n] */
 kl_tensor solve_identity(const struct solve_matrices *x, int64_t n);
 
-/* ---- rotations.c ---- */
-
-/* Elements [n] for kl_take: those that come to each position after a step, and what they are paired with in it.  After
- * n - 1 steps each element has been paired with each other one. */
-struct solve_pairs { kl_tensor next, other; };
-struct solve_pairs solve_pairs(kl_device device, int64_t n);
-/* Both halves of axis 0, each element where it is after a step. */
-kl_tensor solve_moved(kl_tensor first, kl_tensor second, const struct solve_pairs *pairs);
-/* The rotations that make r zero between p and q, where `rotate` is true: the factors of each element and of its pair,
- * [n, B], and the tangents [n / 2, B]; 1, 0 and 0 elsewhere. */
-struct solve_rotation { kl_tensor c, s, t; };
-struct solve_rotation solve_rotation(kl_tensor rotate, kl_tensor p, kl_tensor q, kl_tensor r,
-                                     const struct solve_pairs *pairs);
-/* Rotates the pairs of an axis, and moves them. */
-kl_tensor solve_rotate(kl_tensor a, int axis, const struct solve_rotation *x, const struct solve_pairs *pairs);
-/* Rotates until n - 1 steps in a row had nothing to rotate.  step: in[0..3) are two arrays and a number for it. */
-void solve_sweeps(kl_region_fn *step, void *ctx, int64_t n, kl_tensor *arrays);
-
-/* ---- eigen_jacobi.c ---- */
-
-/* ctx: a struct solve_matrices; in: a [B, n, n]; out: eigenvalues [B, n], eigenvectors [B, n, n]. */
-kl_status solve_jacobi(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout);
-
-/* ---- eigen_tridiagonal.c ---- */
-
-/* arrays: [0] symmetric matrices a [n, n, B]; set: [1] q^T [n, n, B], [2] and [3] the diagonal and what is beside it,
- * [n, B], of q^T a q. */
-void solve_tridiagonal(const struct solve_matrices *x, kl_tensor *arrays);
-
-/* ---- eigen_ql.c ---- */
-
-/* Symmetric tridiagonal matrices: arrays: the diagonal and what is beside it, [n, B], of which the last element is not
- * read, and rows z [n, N, B]; replaced: [0] the eigenvalues, [2] v^T z, v the eigenvectors. */
-void solve_ql(const struct solve_matrices *m, int64_t n, kl_tensor *arrays);
-
-/* ---- eigen.c, svd.c ---- */
+/* ---- eigen/eigen.c, eigen/svd.c ---- */
 
 /* kl_eigh with another function for the values: in: a [B, n, n]; out: eigenvalues [B, n], eigenvectors [B, n, n]. */
 kl_tensor solve_eigh(const char *op, kl_region_fn *fn, kl_tensor a, kl_tensor *vectors);
 /* kl_svd, likewise: in: a [B, m, n]; out: u [B, m, k], s [B, k], v [B, n, k]. */
 kl_tensor solve_svd_by(const char *op, kl_region_fn *fn, kl_tensor a, kl_tensor *s, kl_tensor *vt);
-/* Singular values by rotations, recorded where it is called: the same results. */
+/* Singular values, recorded where it is called: the same results. */
 void solve_svd(const struct solve_matrices *x, kl_tensor a, kl_tensor *out);
 
 /* ---- function.c ---- */

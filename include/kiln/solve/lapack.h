@@ -2,11 +2,11 @@
  *
  * kl_eigh, kl_svd, kl_solve, kl_qr and their like are loops that Kiln compiles: the same bits on every processor, with
  * any number of threads and on the interpreter, and fast for small matrices and batches of them.  For matrices of more
- * than about fifty rows, of kl_eigh and kl_svd twenty, a LAPACK (OpenBLAS, MKL) is many times faster.  Its bits depend
- * on the library, the processor and the number of its threads, so it is never chosen by itself: a program calls these
- * functions, and the graph has a custom op for each.  They have the shapes, errors and gradients of the functions
- * without lapack_; a batch is computed one matrix after the other.  On a device that has no custom ops they fail
- * [DEVICE].
+ * than about fifty rows a LAPACK (OpenBLAS, MKL) is several times faster, but kl_eigh and kl_svd of batches are as fast
+ * up to 64 rows.  Its bits depend on the library, the processor and the number of its threads, so it is never chosen by
+ * itself: a program calls these functions, and the graph has a custom op for each.  They have the shapes, errors and
+ * gradients of the functions without lapack_; a batch is computed one matrix after the other.  On a device that has no
+ * custom ops they fail [DEVICE].
  *
  * The library is opened when it is first wanted, with Fortran's 32-bit integers (LP64): matrices have at most 32,766
  * rows and columns.  Where it cannot factor a matrix, or the matrix has a NaN or an infinity, its results are NaN. */

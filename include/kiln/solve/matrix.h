@@ -21,8 +21,8 @@ extern "C" {
  * All are NaN where a has a NaN or an infinity; so are the results of the next three functions.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_eigh(kl_tensor a, kl_tensor *vectors);
 /* a: [..., m, n], k = min(m, n)  ->  u: [..., m, k] with orthonormal columns, and new handles in *s: [..., k], the
- * singular values, descending, and *vt: [..., k, n] with orthonormal rows; u diag(s) vt = a (one-sided Jacobi).
- * [SHAPE, TYPE, ARGUMENT: s or vt is NULL] */
+ * singular values, descending, and *vt: [..., k, n] with orthonormal rows; u diag(s) vt = a (by QR steps; on GPUs
+ * by one-sided Jacobi rotations).  [SHAPE, TYPE, ARGUMENT: s or vt is NULL] */
 KL_API_AT kl_tensor kl_svd(kl_tensor a, kl_tensor *s, kl_tensor *vt);
 /* a: [..., m, n]  ->  its pseudoinverse, [..., n, m]; singular values of at most tolerance times the largest count as
  * 0. A tolerance of 0 means max(m, n) times the distance of 1 to the next number.  [SHAPE, TYPE, ARGUMENT] */

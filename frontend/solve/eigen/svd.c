@@ -1,82 +1,32 @@
 /* Singular values, and what is made of them: the pseudoinverse, least squares.
  *
- * Rotations make the columns of the matrix orthogonal (one-sided Jacobi: Hestenes 1958); a matrix with more rows than
- * columns is made square by QR before.  A last QR of the sorted columns gives orthonormal vectors also where singular
- * values are zero.  The gradient is that of Townsend 2016, "Differentiating the singular value decomposition". */
-#include "solve.h"
+ * A matrix with more rows than columns is made square by QR, then bidiagonal, then diagonal (svd_bidiagonal.c,
+ * svd_qr.c); on GPUs rotations make its columns orthogonal (svd_jacobi.c).  The gradient is that of Townsend 2016,
+ * "Differentiating the singular value decomposition". */
+#include "eigen.h"
 
-struct svd {
-    int64_t n; /* even */
-    double limit;
-    struct solve_pairs pairs;
-};
-
-static kl_tensor svd_dot(kl_tensor a, kl_tensor b) { return kl_sum(kl_mul(a, b), 1, (int[]){0}, false); }
-
-/* in: columns [m, n, B], and the right vectors [n, n, B]; out: the same, and which pairs were rotated */
-static kl_status svd_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
-{
-    const struct svd *s = ctx;
-    (void)nin, (void)nout;
-    int64_t h = s->n / 2;
-    kl_tensor left = kl_narrow(in[0], 1, 0, h), right = kl_narrow(in[0], 1, h, h);
-    kl_tensor p = svd_dot(left, left), q = svd_dot(right, right), r = svd_dot(left, right); /* [h, B] */
-    kl_tensor limit = kl_mul(kl_mul(kl_sqrt(p), kl_sqrt(q)), solve_number(p, s->limit));
-    kl_tensor rotate = kl_gt(kl_abs(r), limit);
-    struct solve_rotation x = solve_rotation(rotate, p, q, r, &s->pairs);
-    out[0] = solve_rotate(in[0], 1, &x, &s->pairs);
-    out[1] = solve_rotate(in[1], 1, &x, &s->pairs);
-    out[2] = rotate;
-    return KL_OK;
-}
-
-/* Element order[b, j] of the columns of a [B, m, n]. */
-static kl_tensor svd_columns(kl_tensor a, kl_tensor order)
-{
-    int64_t dims[KL_MAX_RANK], n[KL_MAX_RANK];
-    kl_shape(a, dims);
-    kl_shape(order, n);
-    return kl_take_along_axis(a, 2, kl_expand(kl_unsqueeze(order, 1), 3, (int64_t[]){dims[0], dims[1], n[1]}));
-}
-
-/* in: a [B, n, n]; out: its columns, rotated until they are orthogonal, and the rotations, [B, N, N]; N: n, or the next
- * even number, with a column of zeros */
-static kl_status svd_rotate(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+/* in: a [B, n, n], of which no square overflows; out: u, s, v */
+static kl_status svd_block(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct solve_matrices *x = ctx;
-    int64_t dims[KL_MAX_RANK] = {0};
-    kl_tensor a = in[0];
+    int64_t dims[3] = {0};
     (void)nin, (void)nout;
-    kl_shape(a, dims);
-    int64_t n = dims[2], N = n + n % 2;
-    struct svd s = {.n = N, .pairs = solve_pairs(x->device, N),
-                    .limit = 4 * solve_epsilon(x->dtype) * sqrt((double)n)};
-    if (N > n)
-        a = kl_pad(a, NULL, (int64_t[]){0, 0, 1}, 0);
-    kl_tensor arrays[2] = {kl_permute(a, (int[]){1, 2, 0}), kl_permute(solve_identity(x, N), (int[]){1, 2, 0})};
-    solve_sweeps(svd_step, &s, N, arrays);
-    for (int i = 0; i < 2; i++)
-        out[i] = kl_permute(arrays[i], (int[]){2, 0, 1});
+    kl_shape(in[0], dims);
+    int64_t n = dims[1];
+    kl_tensor arrays[4]; /* the diagonal, what is beside it, [n, B], left and right vectors as rows, [n, n, B] */
+    solve_bidiagonal(x, kl_permute(in[0], (int[]){1, 2, 0}), arrays);
+    kl_tensor left = arrays[2];
+    arrays[2] = arrays[3];
+    arrays[3] = left;
+    solve_qr_steps(x, arrays);
+    kl_tensor size = kl_abs(arrays[0]), one = solve_number(size, 1);
+    kl_tensor sign = kl_where(kl_lt(arrays[0], solve_number(size, 0)), solve_number(size, -1), one);
+    kl_tensor order = kl_argsort(size, 0, true), rows = kl_expand(kl_unsqueeze(order, 1), 3, (int64_t[]){n, n, x->B});
+    arrays[2] = kl_mul(arrays[2], kl_unsqueeze(sign, 1));
+    out[0] = kl_permute(kl_take_along_axis(arrays[3], 0, rows), (int[]){2, 1, 0});
+    out[1] = kl_transpose(kl_take_along_axis(size, 0, order), 0, 1);
+    out[2] = kl_permute(kl_take_along_axis(arrays[2], 0, rows), (int[]){2, 1, 0});
     return KL_OK;
-}
-
-/* a: [B, n, n]; out: u, s, v */
-static void svd_square(const struct solve_matrices *x, int64_t n, kl_tensor a, kl_tensor *out)
-{
-    kl_tensor rotated[2], zero = solve_number(a, 0), one = solve_number(a, 1);
-    solve_in_blocks(svd_rotate, x, a, rotated, 2);
-    kl_tensor columns = rotated[0], v = rotated[1];
-    kl_tensor size = kl_sqrt(kl_sum(kl_mul(columns, columns), 1, (int[]){1}, false)), key = size; /* [B, N] */
-    if (n % 2) { /* the column that was added is last */
-        kl_tensor own = kl_squeeze(kl_narrow(v, 1, n, 1), 1);
-        key = kl_where(kl_eq(own, one), solve_number(own, -1), key);
-    }
-    kl_tensor order = kl_narrow(kl_argsort(key, 1, true), 1, 0, n), r;
-    kl_tensor u = kl_qr(svd_columns(columns, order), &r);
-    kl_tensor sign = kl_where(kl_lt(kl_diagonal(r, 0, 1, 2), zero), solve_number(a, -1), one);
-    out[0] = kl_mul(u, kl_unsqueeze(sign, 1));
-    out[1] = kl_take_along_axis(size, 1, order);
-    out[2] = svd_columns(kl_narrow(v, 1, 0, n), order);
 }
 
 /* a [B, m, n]; out: u [B, m, k], s [B, k], v [B, n, k] */
@@ -92,7 +42,10 @@ void solve_svd(const struct solve_matrices *x, kl_tensor a, kl_tensor *out)
     a = kl_div(wide ? solve_transposed(a) : a, scale);
     if (m > n)
         q = kl_qr(a, &a);
-    svd_square(x, n, a, out);
+    if (kl_device_kind_of(x->device) > KL_DEVICE_CPU)
+        solve_svd_jacobi(x, n, a, out);
+    else
+        solve_in_blocks(svd_block, x, a, out, 3);
     if (q.id)
         out[0] = kl_matmul(q, out[0]);
     kl_tensor u = kl_add(out[wide ? 2 : 0], kl_unsqueeze(poison, -1));

@@ -4,7 +4,7 @@
  * Pair i are the elements i and n / 2 + i; after a step all but the first element move.  A rotation writes each element
  * to where it moves, so that a step passes over an array once.  Matrices have their batch last, [rows, columns, B], so
  * that processors compute several matrices at once. */
-#include "solve.h"
+#include "eigen.h"
 
 struct solve_pairs solve_pairs(kl_device device, int64_t n)
 {

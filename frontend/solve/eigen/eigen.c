@@ -1,7 +1,7 @@
 /* Eigenvalues and eigenvectors of symmetric matrices, by tridiagonal ones (eigen_tridiagonal.c, eigen_ql.c), on GPUs by
  * rotations (eigen_jacobi.c).  The gradient is that of Giles 2008, "An extended collection of matrix derivative
  * results". */
-#include "solve.h"
+#include "eigen.h"
 
 static kl_status eigen_block(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
@@ -14,7 +14,7 @@ static kl_status eigen_block(void *ctx, const kl_tensor *in, int64_t nin, kl_ten
     kl_tensor t[4] = {kl_permute(kl_div(in[0], scale), (int[]){1, 2, 0})};
     solve_tridiagonal(x, t);
     kl_tensor arrays[3] = {t[2], t[3], t[1]};
-    solve_ql(x, n, arrays);
+    solve_ql(x, arrays);
     kl_tensor order = kl_argsort(arrays[0], 0, false); /* [n, B] */
     out[0] = kl_transpose(kl_take_along_axis(arrays[0], 0, order), 0, 1);
     order = kl_expand(kl_unsqueeze(order, 1), 3, (int64_t[]){n, n, x->B});

@@ -6,7 +6,7 @@
  * Products sum along the axis that is contiguous in memory, but of a single matrix along the other one, so that a
  * matrix has the same bits in any batch: adjacent elements are added in another order than elements with others between
  * them (passes/graph/numerics.c).  The matrix stays symmetric to the last bit for that. */
-#include "solve.h"
+#include "eigen.h"
 
 struct reflect {
     const struct solve_matrices *x;
@@ -20,37 +20,16 @@ static kl_tensor reflect_product(const struct reflect *r, kl_tensor a, kl_tensor
     return kl_sum(kl_mul(a, kl_unsqueeze(v, 1 - r->axis)), 1, &r->axis, false);
 }
 
-/* b c^T; b [m, B], c [n, B] */
-static kl_tensor reflect_outer(kl_tensor b, kl_tensor c)
-{
-    return kl_mul(kl_unsqueeze(b, 1), kl_unsqueeze(c, 0));
-}
-
 /* a - v w^T - w v^T */
 static kl_tensor reflect_symmetric(kl_tensor a, kl_tensor v, kl_tensor w)
 {
-    return kl_sub(a, kl_add(reflect_outer(v, w), reflect_outer(w, v)));
+    return kl_sub(a, kl_add(solve_outer(v, w), solve_outer(w, v)));
 }
 
 /* z - t v^T, or z - v t^T */
 static kl_tensor reflect_vectors(const struct reflect *r, kl_tensor z, kl_tensor v, kl_tensor t)
 {
-    return kl_sub(z, r->axis ? reflect_outer(t, v) : reflect_outer(v, t));
-}
-
-/* [1, B] The sum of a [n, B] */
-static kl_tensor reflect_sum(kl_tensor a)
-{
-    kl_tensor twice = kl_concat(2, (kl_tensor[]){a, a}, 1); /* not adjacent */
-    int64_t dims[2];
-    kl_shape(a, dims);
-    return kl_narrow(kl_sum(twice, 1, (int[]){0}, true), 1, 0, dims[1]);
-}
-
-/* [1, B] The element of a [n, B] where `is` [n, 1] is true. */
-static kl_tensor reflect_pick(kl_tensor is, kl_tensor a)
-{
-    return kl_sum(kl_where(is, a, solve_number(a, 0)), 1, (int[]){0}, true);
+    return kl_sub(z, r->axis ? solve_outer(t, v) : solve_outer(v, t));
 }
 
 /* Carried: the matrix a [n, n, B], rows z [n, N, B], or their transposes, and what is to be subtracted: v w^T + w v^T
@@ -60,26 +39,19 @@ static kl_status reflect_column(void *ctx, const kl_tensor *in, int64_t nin, kl_
     const struct reflect *r = ctx;
     (void)nin, (void)nout;
     kl_tensor v = in[2], w = in[3], t = in[4], k = in[5], rows = kl_unsqueeze(kl_arange(r->x->device, KL_I32, r->n), 1);
-    kl_tensor zero = solve_number(v, 0), one = solve_number(v, 1), next = kl_add(k, solve_number(k, 1));
-    kl_tensor is_k = kl_eq(rows, k), is_next = kl_eq(rows, next);
+    kl_tensor next = kl_add(k, solve_number(k, 1)), is_k = kl_eq(rows, k);
     kl_tensor column = kl_squeeze(kl_take(in[0], 0, kl_reshape(k, 1, (int64_t[]){1})), 0); /* [n, B] */
-    column = kl_sub(kl_sub(column, kl_mul(reflect_pick(is_k, v), w)), kl_mul(reflect_pick(is_k, w), v));
-    kl_tensor diagonal = reflect_pick(is_k, column), beside = reflect_pick(is_next, column); /* [1, B] */
-    kl_tensor rest = kl_where(kl_gt(rows, next), column, zero);
-    kl_tensor square = reflect_sum(kl_mul(rest, rest)), some = kl_gt(square, zero);
-    kl_tensor size = kl_sqrt(kl_fma(beside, beside, square));
-    size = kl_where(kl_lt(beside, zero), size, kl_neg(size));
-    kl_tensor difference = kl_where(some, kl_sub(beside, size), one);
-    kl_tensor tau = kl_where(some, kl_div(difference, kl_where(some, kl_neg(size), one)), zero);
+    column = kl_sub(kl_sub(column, kl_mul(solve_column_pick(is_k, v), w)), kl_mul(solve_column_pick(is_k, w), v));
+    struct solve_reflector h = solve_reflector(column, rows, next);
     out[0] = reflect_symmetric(in[0], v, w);
     out[1] = reflect_vectors(r, in[1], v, t);
-    out[2] = v = kl_where(is_next, one, kl_div(rest, difference));
-    kl_tensor p = kl_where(kl_gt(rows, k), kl_mul(reflect_product(r, out[0], v), tau), zero);
-    kl_tensor half = kl_mul(kl_mul(tau, solve_number(v, 0.5)), reflect_sum(kl_mul(p, v)));
+    out[2] = v = h.v;
+    kl_tensor p = kl_where(kl_gt(rows, k), kl_mul(reflect_product(r, out[0], v), h.tau), solve_number(v, 0));
+    kl_tensor half = kl_mul(kl_mul(h.tau, solve_number(v, 0.5)), solve_column_sum(kl_mul(p, v)));
     out[3] = kl_sub(p, kl_mul(half, v));
-    out[4] = kl_mul(reflect_product(r, out[1], v), tau);
-    out[5] = kl_squeeze(diagonal, 0);
-    out[6] = kl_squeeze(kl_where(some, size, beside), 0);
+    out[4] = kl_mul(reflect_product(r, out[1], v), h.tau);
+    out[5] = kl_squeeze(solve_column_pick(is_k, column), 0);
+    out[6] = kl_squeeze(h.left, 0);
     return KL_OK;
 }
 

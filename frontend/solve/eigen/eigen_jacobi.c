@@ -1,6 +1,6 @@
 /* Eigenvalues and eigenvectors of symmetric matrices on GPUs: Jacobi's method (rotations.c), which rotates n / 2 pairs
  * of rows at once, where QL steps wait for one rotation after the other. */
-#include "solve.h"
+#include "eigen.h"
 
 struct jacobi {
     const struct solve_matrices *x;
