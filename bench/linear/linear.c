@@ -1,4 +1,4 @@
-/* Linear algebra: products, equations and factors of matrices, alone and 256 of the smallest at once, by Kiln's
+/* Linear algebra: products, equations and factors of matrices, alone and up to 256 small ones at once, by Kiln's
  * compiled loops (`kiln`) and by its functions over LAPACK (`kiln-lapack`), in alternation with the same routines of
  * LAPACK called directly (`lapack`; `lapack-upper`: by the other triangle), on copies that are made outside of the
  * time.  The table has the residuals too, in units of the dtype's rounding.  Without a LAPACK Kiln's loops alone are
@@ -7,7 +7,7 @@
 #include "bench/bench.h"
 #include "linear_cases.h"
 
-enum { ROUNDS = 15, LEAST_ROUNDS = 3, BATCH = 256, CALLS_OF_TURN = 10000 };
+enum { ROUNDS = 15, LEAST_ROUNDS = 3, CALLS_OF_TURN = 10000 };
 enum { OWN, BY_LAPACK, DIRECT, OTHER, VARIANTS };
 #define SECONDS_OF_TURN 0.001 /* of repeated calls */
 #define SECONDS_OF_CASE 1.5   /* no more rounds after that */
@@ -353,7 +353,8 @@ static bool measure_size(struct bench *b, const struct linear_case *c, void *lib
 
 int main(int argc, char **argv)
 {
-    static const struct { int64_t B, n; } sizes[] = {{BATCH, 8}, {1, 8}, {1, 64}, {1, 256}, {1, 1024}};
+    static const struct { int64_t B, n; } sizes[] = {{256, 8}, {64, 32}, {16, 64}, {1, 8}, {1, 64}, {1, 256},
+                                                     {1, 1024}};
     static struct bench b;
     if (!bench_open(&b, "linear", argc, argv))
         return b.status;
