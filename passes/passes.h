@@ -87,14 +87,21 @@ bool dot_is_direct(const struct graph *g, ref r);
 
 /* ---- windows.c ----
  *
- * Windows of images [image, channel, y, x], which may have a border of zeros around them, as the second operand of a
- * product.  Some of these zeros are in the array in memory; those of pads without a group are not. */
+ * Windows of images [image, channel, z, y, x] or [image, channel, y, x], which may have a border of zeros around them,
+ * as the second operand of a product.  Some of these zeros are in the array in memory; those of pads without a group
+ * are not. */
+struct window_axis {
+    int64_t out;                                 /* windows: the operand's free axis */
+    int64_t kernel, stride, dilation;            /* elements of a window, from which the contraction is made */
+    int64_t all, first, end;                     /* length with all zeros; outside of first to end - 1 are zeros */
+    int64_t before, length;                      /* where the array begins, and its length */
+};
 struct image_windows {
-    int64_t images, out_h, out_w;                /* the operand's free axes */
-    int64_t channels, kernel_h, kernel_w;        /* its contraction */
-    int64_t stride_h, stride_w, dilation_h, dilation_w, high, wide; /* lengths with all zeros */
-    int64_t first_y, end_y, first_x, end_x;      /* what is not between these are zeros */
-    int64_t before_y, before_x, height, width;   /* where the array begins, and its lengths */
+    int64_t images, channels;
+    union {
+        struct window_axis axis[3];
+        struct { struct window_axis z, y, x; };  /* z of [image, channel, y, x]: of length 1 */
+    };
     bool outside;                                /* some zeros are outside of the array */
     ref array;
 };
@@ -102,6 +109,10 @@ bool windows_find(const struct graph *g, ref dot, struct image_windows *w);
 /* On a processor that reads them in place (struct processor): is that faster than a product of packed windows? */
 bool windows_read_pays(const struct graph *g, ref dot, const struct image_windows *w);
 int64_t windows_tile(int64_t row); /* results of a tile, of so many in a row; 0: no number of them is good */
+static inline int64_t windows_channel(const struct image_windows *w) /* elements of a channel of an image */
+{
+    return w->z.length * w->y.length * w->x.length;
+}
 enum { MAX_WINDOW = 16, WINDOWS_CHANNELS = 32 }; /* columns of a kernel; channels that a tile computes */
 
 /* ---- fuse_rows.c ---- */

@@ -2,17 +2,19 @@
 #include "ir/loop/loop.h"
 #include "passes/passes.h"
 
-/* Do zeros that pad r writes surround images [image, channel, y, x] along y or x? */
+enum { BEFORE = 2 }; /* axes of images before the spatial ones */
+
+/* Do zeros that pad r writes surround images [image, channel, spatial..] along a spatial axis? */
 static bool is_image_border(const struct graph *g, ref r)
 {
     const struct node *n = &g->node[r], *value = &g->node[n->in[1]];
     return op_is_masked(n->op) && value->op == OP_const && !value->attr.konst.bits && !n->attr.pad.interior &&
-           n->attr.pad.low >= 0 && n->attr.pad.high >= 0 && n->attr.pad.axis >= 2;
+           n->attr.pad.low >= 0 && n->attr.pad.high >= 0 && n->attr.pad.axis >= BEFORE;
 }
 
 /* ---- the views from a product to the images ---- */
 
-enum { IMAGE, Y, X, CHANNEL, KERNEL_Y, KERNEL_X, INDICES };
+enum { IMAGE, POSITION, CHANNEL = POSITION + 3, ELEMENT, INDICES = ELEMENT + 3 };
 
 struct window_views {
     struct lower l;             /* first, because lowering rules get a pointer to it */
@@ -53,9 +55,11 @@ static bool index_follows(struct window_views *v, const val *at, unsigned axis, 
     return ix_range(k, v->index[axis], &low, &high) && !low && high == bounds;
 }
 
-static bool find_steps(const struct graph *g, const struct node *n, struct image_windows *w)
+/* Sets strides and dilations, and says whether the second operand has these windows; n has `axes` spatial axes. */
+static bool find_steps(const struct graph *g, const struct node *n, unsigned axes, struct image_windows *w)
 {
-    const int64_t length[INDICES] = {w->images, w->out_h, w->out_w, w->channels, w->kernel_h, w->kernel_w};
+    const int64_t length[INDICES] = {w->images, w->z.out, w->y.out, w->x.out, w->channels, w->z.kernel, w->y.kernel,
+                                     w->x.kernel};
     const struct shape *s = node_shape(g, n->in[1]);
     struct window_views v = {.l = {.k = kernel_new("windows"), .g = g, .at = window_views_at}};
     struct kernel *k = v.l.k;
@@ -71,10 +75,12 @@ static bool find_steps(const struct graph *g, const struct node *n, struct image
     for (uint32_t d = 0; d < s->rank; d++)
         coord[d] = k_int(k, 0);
     dot_free_axes(s->rank, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b, n->attr.dot.ncon, fr);
+    coord[fr[0]] = at[IMAGE];
+    for (unsigned i = 3 - axes; i < 3; i++)
+        coord[fr[1 + i - (3 - axes)]] = at[POSITION + i];
+    val rest = at[CHANNEL];
     for (unsigned i = 0; i < 3; i++)
-        coord[fr[i]] = at[IMAGE + i];
-    val rest = ix_add(k, ix_scale(k, ix_add(k, ix_scale(k, at[CHANNEL], w->kernel_h), at[KERNEL_Y]), w->kernel_w),
-                      at[KERNEL_X]);
+        rest = ix_add(k, ix_scale(k, rest, length[ELEMENT + i]), at[ELEMENT + i]);
     for (unsigned i = n->attr.dot.ncon; i-- > 0;) {
         unsigned axis = axis_get(n->attr.dot.con_b, i);
         coord[axis] = i ? ix_mod(k, rest, s->dim[axis]) : rest;
@@ -82,18 +88,38 @@ static bool find_steps(const struct graph *g, const struct node *n, struct image
     }
     window_views_at(&v.l, n->in[1], coord);
     bool ok = !k->err.code && index_follows(&v, loop, 0, IMAGE, &one, INDICES, &none) && (one == 1 || w->images == 1) &&
-              index_follows(&v, loop, 1, CHANNEL, &one, INDICES, &none) && (one == 1 || w->channels == 1) &&
-              index_follows(&v, loop, 2, Y, &w->stride_h, KERNEL_Y, &w->dilation_h) &&
-              index_follows(&v, loop, 3, X, &w->stride_w, KERNEL_X, &w->dilation_w);
+              index_follows(&v, loop, 1, CHANNEL, &one, INDICES, &none) && (one == 1 || w->channels == 1);
+    for (unsigned i = 3 - axes; i < 3 && ok; i++) {
+        struct window_axis *a = &w->axis[i];
+        ok = index_follows(&v, loop, BEFORE + i - (3 - axes), POSITION + i, &a->stride, ELEMENT + i, &a->dilation);
+        a->dilation += a->kernel == 1; /* any */
+    }
     kernel_free(k);
     return ok;
+}
+
+/* Sets the kernel's lengths: those of the windows, `found` of them from the last axis on, in some of the axes. */
+static bool find_kernel(const struct graph *g, const struct node *n, unsigned axes, const int64_t *size, unsigned found,
+                        struct image_windows *w)
+{
+    for (unsigned set = 1; set < 1u << axes; set++) {
+        unsigned used = 0;
+        for (unsigned i = 0; i < axes; i++) {
+            bool has = set >> i & 1;
+            w->axis[2 - i].kernel = has && used < found ? size[used] : 1;
+            used += has;
+        }
+        if (used == found && find_steps(g, n, axes, w))
+            return true;
+    }
+    return false;
 }
 
 bool windows_find(const struct graph *g, ref dot, struct image_windows *w)
 {
     const struct node *n = &g->node[dot];
     const struct shape *b = node_shape(g, n->in[1]);
-    int64_t size[2];
+    int64_t size[3], elements = 1;
     unsigned found = 0;
     ref v;
     uint8_t fr[KL_MAX_RANK];
@@ -101,31 +127,37 @@ bool windows_find(const struct graph *g, ref dot, struct image_windows *w)
         return false;
     for (v = n->in[1]; op_is_view(g->node[v].op); v = g->node[v].in[0])
         if (g->node[v].op == OP_window) {
-            if (found == 2)
+            if (found == 3)
                 return false;
-            size[found++] = g->node[v].attr.window.size;
+            elements *= size[found++] = g->node[v].attr.window.size;
         }
     const struct shape *s = node_shape(g, v);
-    if (found != 2 || s->rank != 4 || shape_is_symbolic(s) || !node_numel(g, n->in[1]) ||
-        dot_sizes(g, n).batch != 1 ||
-        dot_free_axes(b->rank, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b, n->attr.dot.ncon, fr) != 3)
+    const unsigned axes = s->rank - BEFORE;
+    if (found < 2 || (s->rank != BEFORE + 2 && s->rank != BEFORE + 3) || shape_is_symbolic(s) ||
+        !node_numel(g, n->in[1]) || dot_sizes(g, n).batch != 1 || dot_sizes(g, n).k != s->dim[1] * elements ||
+        dot_free_axes(b->rank, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b, n->attr.dot.ncon, fr) !=
+            1 + axes || b->dim[fr[0]] != s->dim[0])
         return false;
-    *w = (struct image_windows){.images = b->dim[fr[0]], .out_h = b->dim[fr[1]], .out_w = b->dim[fr[2]],
-                          .channels = s->dim[1], .kernel_h = size[1], .kernel_w = size[0], .high = s->dim[2],
-                          .wide = s->dim[3], .end_y = s->dim[2], .end_x = s->dim[3]};
-    if (w->images != s->dim[0] || dot_sizes(g, n).k != w->channels * w->kernel_h * w->kernel_w || !find_steps(g, n, w))
+    *w = (struct image_windows){.images = s->dim[0], .channels = s->dim[1]};
+    for (unsigned i = 0; i < 3; i++) {
+        const unsigned at = i - (3 - axes);
+        w->axis[i] = i < 3 - axes ? (struct window_axis){1, 1, 1, 1, 1, 0, 1, 0, 1} :
+            (struct window_axis){.out = b->dim[fr[1 + at]], .all = s->dim[BEFORE + at], .end = s->dim[BEFORE + at]};
+    }
+    if (!find_kernel(g, n, axes, size, found, w))
         return false;
     for (; is_image_border(g, v) && node_is_view(g, v); v = g->node[v].in[0]) {
         const union attr *a = &g->node[v].attr;
-        *(a->pad.axis == 2 ? &w->first_y : &w->first_x) += a->pad.low;
-        *(a->pad.axis == 2 ? &w->end_y : &w->end_x) -= a->pad.high;
+        w->axis[a->pad.axis - BEFORE + 3 - axes].first += a->pad.low;
+        w->axis[a->pad.axis - BEFORE + 3 - axes].end -= a->pad.high;
     }
     w->array = v;
-    w->before_y = w->first_y;
-    w->before_x = w->first_x;
-    w->height = node_shape(g, v)->dim[2];
-    w->width = node_shape(g, v)->dim[3];
-    w->outside = w->height != w->high || w->width != w->wide;
+    for (unsigned i = 3 - axes; i < 3; i++) {
+        struct window_axis *a = &w->axis[i];
+        a->before = a->first;
+        a->length = node_shape(g, v)->dim[BEFORE + i - (3 - axes)];
+        w->outside |= a->length != a->all;
+    }
     return true;
 }
 
@@ -143,10 +175,11 @@ int64_t windows_tile(int64_t row)
 bool windows_read_pays(const struct graph *g, ref dot, const struct image_windows *w)
 {
     const struct node *n = &g->node[dot];
-    const int64_t tile = windows_tile(w->out_w), reach = (w->kernel_w - 1) * w->dilation_w;
+    const struct window_axis *x = &w->x;
+    const int64_t tile = windows_tile(x->out), reach = (x->kernel - 1) * x->dilation;
     return n->dtype == KL_F32 && g->node[n->in[0]].dtype == KL_F32 && g->node[n->in[1]].dtype == KL_F32 &&
-           !n->attr.dot.order && w->kernel_w > 1 && w->kernel_w <= MAX_WINDOW && w->kernel_h > 1 &&
-           (int64_t)n->attr.dot.kblock >= w->kernel_w && dot_sizes(g, n).m % WINDOWS_CHANNELS == 0 && tile &&
+           !n->attr.dot.order && x->kernel > 1 && x->kernel <= MAX_WINDOW && w->y.kernel * w->z.kernel > 1 &&
+           (int64_t)n->attr.dot.kblock >= x->kernel && dot_sizes(g, n).m % WINDOWS_CHANNELS == 0 && tile &&
            (!w->outside || /* a tile at each side */
-            (w->first_x <= tile * w->stride_w && (w->out_w - tile - 1) * w->stride_w + reach < w->end_x));
+            (x->first <= tile * x->stride && (x->out - tile - 1) * x->stride + reach < x->end));
 }

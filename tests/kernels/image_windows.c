@@ -1,6 +1,7 @@
-/* Convolutions that read the windows of images in place (lower_dot_windows.c): borders that are stored and that are
- * not, wider than tiles, above, below and beside the image; blocks and parts of a contraction that begin and end
- * anywhere; weights that are not finite, and sums of -0, whose products with zeros count.
+/* Convolutions that read the windows of images in place (lower_windows.c), of two and of three axes: borders that are
+ * stored and that are not, wider than tiles, on all sides of the image; kernels of one element along an axis; blocks
+ * and parts of a contraction that begin and end anywhere; weights that are not finite, and sums of -0, whose products
+ * with zeros count.
  *
  *   image_windows [COUNT [SEED [VARIANTS [COMPILE]]]]     VARIANTS and COMPILE as those of small_scopes */
 #include "tests/support/cases/kernel_cases.h"
@@ -10,8 +11,8 @@ enum { PLAIN, INFINITE, TINY, VALUES };
 enum { BORDER_INSIDE, BORDER_READ, BORDER_BELOW, FORMS }; /* who else reads the border, or is below it */
 
 struct image_case {
-    int64_t images, channels, filters, kernel[2], stride[2], dilation[2], low[2], high[2], out[2], block;
-    unsigned values, form;
+    int64_t images, channels, filters, kernel[3], stride[3], dilation[3], low[3], high[3], out[3], block;
+    unsigned axes, values, form;
     bool transposed;        /* weights [contraction, filters] */
 };
 
@@ -22,15 +23,18 @@ static int64_t one_of(struct rng *r, const int64_t *from, unsigned n) { return f
 static struct image_case any_case(struct rng *r)
 {
     struct image_case c = {.images = ONE_OF(r, 1, 1, 2), .channels = ONE_OF(r, 1, 2, 3, 9),
-                           .filters = ONE_OF(r, 32, 32, 64), .block = ONE_OF(r, 0, 0, 8, 10, 12, 18, 20)};
-    for (int i = 0; i < 2; i++) {
+                           .filters = ONE_OF(r, 32, 32, 64), .block = ONE_OF(r, 0, 0, 8, 10, 12, 18, 20, 27),
+                           .axes = 2 + (unsigned)rng_below(r, 2)};
+    for (unsigned i = 0; i < c.axes; i++) {
         c.kernel[i] = ONE_OF(r, 2, 3, 3, 3, 4);
         c.stride[i] = ONE_OF(r, 1, 1, 2, 3);
         c.dilation[i] = ONE_OF(r, 1, 1, 1, 2);
         c.low[i] = ONE_OF(r, 0, 1, 1, 2, 5, 9);
         c.high[i] = ONE_OF(r, 0, 1, 1, 2, 4, 8);
-        c.out[i] = i ? ONE_OF(r, 6, 7, 8, 9, 10, 12, 14, 21) : ONE_OF(r, 1, 2, 3, 5);
+        c.out[i] = i == c.axes - 1 ? ONE_OF(r, 6, 7, 8, 9, 10, 12, 14, 21) : ONE_OF(r, 1, 2, 3, 5);
     }
+    if (c.axes == 3) /* no window along an axis, or one along all */
+        *(rng_below(r, 2) ? &c.kernel[0] : &c.kernel[1]) = ONE_OF(r, 1, 2, 3, 3);
     c.values = (unsigned)rng_below(r, VALUES);
     c.form = (unsigned)rng_below(r, FORMS);
     c.transposed = rng_below(r, 3) == 0;
@@ -38,7 +42,7 @@ static struct image_case any_case(struct rng *r)
 }
 
 /* The image's length along an axis; at least 1, for which the border may have to be shorter. */
-static int64_t image_length(struct image_case *c, int i)
+static int64_t image_length(struct image_case *c, unsigned i)
 {
     int64_t all = (c->out[i] - 1) * c->stride[i] + (c->kernel[i] - 1) * c->dilation[i] + 1;
     while (all - c->low[i] - c->high[i] < 1)
@@ -51,11 +55,16 @@ static ref scaled(struct graph *g, ref x, double by) { return n_mul(g, x, n_k(g,
 static struct graph *convolution(struct image_case *c)
 {
     struct graph *g = graph_new("image_windows");
-    struct shape s = {.rank = 4, .dim = {c->images, c->channels, image_length(c, 0), image_length(c, 1)}};
-    int64_t even = s.dim[3] % 2 == 0;
+    const uint32_t axes = c->axes, last = axes + 1;
+    struct shape s = {.rank = 2 + axes, .dim = {c->images, c->channels}};
+    int64_t steps = c->channels;
+    for (uint32_t i = 0; i < axes; i++) {
+        s.dim[2 + i] = image_length(c, i);
+        steps *= c->kernel[i];
+    }
+    int64_t even = s.dim[last] % 2 == 0;
     if (c->form == BORDER_BELOW)
-        s.dim[3] = (s.dim[3] + 1) / 2;
-    const int64_t steps = c->channels * c->kernel[0] * c->kernel[1];
+        s.dim[last] = (s.dim[last] + 1) / 2;
     struct shape sw = {.rank = 2, .dim = {c->transposed ? steps : c->filters, c->transposed ? c->filters : steps}};
     ref x = n_input(g, KL_F32, &s, "x"), w = n_input(g, KL_F32, &sw, "w"), zero = n_const(g, KL_F32, 0);
     if (c->values == INFINITE) /* the larger ones become infinite */
@@ -65,23 +74,28 @@ static struct graph *convolution(struct image_case *c)
         x = scaled(g, x, 1e-30);
     }
     if (c->form == BORDER_BELOW) /* zeros between the elements, which are stored */
-        x = n_pad(g, x, zero, 3, 0, even, 1);
-    for (uint32_t i = 0; i < 2; i++)
+        x = n_pad(g, x, zero, last, 0, even, 1);
+    for (uint32_t i = 0; i < axes; i++)
         if (c->low[i] || c->high[i])
             x = n_pad(g, x, zero, 2 + i, c->low[i], c->high[i], 0);
     if (c->form == BORDER_READ)
         graph_output(g, OUT_RETURN, x, 0);
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < axes; i++)
         x = n_window(g, x, 2 + i, c->kernel[i], c->stride[i], c->dilation[i]);
-    s = (struct shape){.rank = 4, .dim = {c->images, steps, node_shape(g, x)->dim[2], node_shape(g, x)->dim[3]}};
-    x = n_reshape(g, n_permute(g, x, (uint8_t[KL_MAX_RANK]){0, 1, 4, 5, 2, 3}), &s);
+    union attr perm = {0};
+    struct shape to = {.rank = 2 + axes, .dim = {c->images, steps}};
+    for (uint32_t i = 0; i < 2 + 2 * axes; i++) /* [image, channel, kernel.., out..] */
+        perm.permute.perm[i] = (uint8_t)(i < 2 ? i : i < 2 + axes ? i + axes : i - axes);
+    for (uint32_t i = 0; i < axes; i++)
+        to.dim[2 + i] = c->out[i];
+    x = n_reshape(g, n_permute(g, x, perm.permute.perm), &to);
     union attr d = {.dot = {.ncon = 1, .con_a = !c->transposed, .con_b = 1}};
     ref y = n_dot(g, w, x, &d);
     if (c->block && !g->err.code) {
         g->node[y].attr.dot.kblock = (uint32_t)c->block;
         g->node[y].attr.dot.lanes = 1;
     }
-    graph_output(g, OUT_RETURN, n_permute(g, n_neg(g, y), (uint8_t[KL_MAX_RANK]){1, 0, 2, 3}), 0);
+    graph_output(g, OUT_RETURN, n_permute(g, n_neg(g, y), (uint8_t[KL_MAX_RANK]){1, 0, 2, 3, 4}), 0);
     return g;
 }
 

@@ -60,7 +60,7 @@ struct dot {
     /* how the operands lie in memory: see dot_find_steps */
     bool has_steps;                              /* they have been found */
     struct skinny_order order;                   /* of the second operand; set by dot_skinny_fits */
-    struct image_windows windows;                      /* set by dot_windows_fits */
+    struct image_windows windows;                /* set by dot_windows_fits */
     struct dot_direct direct;                    /* set by dot_direct_fits */
     int64_t b_step_n, b_step_k, a_step_m, a_step_k;
     int64_t run_m, whole_run, columns_run, steps_run, panels;
@@ -250,14 +250,6 @@ val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val f
 /* Opens an `if` around the store of result (m, n) if a block may reach beyond the last row or column, and returns
  * it; 0: there is no `if`.  Sets the bounds of m and n. */
 val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
-
-/* ---- lower_dot_windows.c ---- */
-/* How many tiles of so many results at the left and at the right of a row have code of their own: if there are zeros at
- * the sides one each, and as many as have some if these zeros are not in memory. */
-struct windows_edges { int64_t left, right; };
-struct windows_edges dot_windows_edges(const struct dot *d, int64_t results);
-/* Channels of images that a k-block may have products of. */
-int64_t dot_windows_block_channels(const struct dot *d);
 
 /* ---- lower_dot_order.c ---- */
 /* How an operand is read in vectors: along the contraction or along its rows or columns; from a workspace if channels

@@ -1,12 +1,15 @@
 /* The schedules of convolutions whose windows are read in place. */
-#include "lower_dot.h"
+#include "lower_windows.h"
+
+/* Rows of results of all images. */
+static int64_t image_rows(const struct image_windows *win) { return win->images * win->z.out * win->y.out; }
 
 /* Rows of results of a task: their number divides all rows, and there are at most `most` results for each channel.
  * Fewer where tasks would be too few for all threads. */
 static int64_t choose_rows(const struct dot *d, const struct caps *caps, unsigned nr, int64_t most)
 {
-    const struct image_windows *z = &d->windows;
-    int64_t all = z->images * z->out_h, rows = most / z->out_w, groups = d->size.m / nr;
+    const struct image_windows *win = &d->windows;
+    int64_t all = image_rows(win), rows = most / win->x.out, groups = d->size.m / nr;
     int64_t tasks = 2 * (int64_t)caps->threads, fewest = dot_parts(tasks, groups);
     if (rows > all / fewest)
         rows = all / fewest;
@@ -31,7 +34,7 @@ static int64_t choose_channels(const struct dot *d, const struct caps *caps, uns
 
 static bool tile_divides(const struct dot *d, const struct schedule *s)
 {
-    return (d->windows.out_w % s->dot_windows.mr == 0 && d->size.m % s->dot_windows.nr == 0) ||
+    return (d->windows.x.out % s->dot_windows.mr == 0 && d->size.m % s->dot_windows.nr == 0) ||
            reject_schedule(d->w, "tile", "tile %ux%u: it divides the results of a row and the channels",
                            s->dot_windows.mr, s->dot_windows.nr);
 }
@@ -45,7 +48,7 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
         if (!lower_reads_windows(caps) || !windows_read_pays(d->w->g, d->w->anchor, &d->windows))
             return false;
         s->dot_windows.kc = (uint32_t)d->kblock;
-        s->dot_windows.mr = (uint16_t)windows_tile(d->windows.out_w);
+        s->dot_windows.mr = (uint16_t)windows_tile(d->windows.x.out);
         s->dot_windows.nr = (uint16_t)(2 * caps->vector_bytes / 4);
     }
     if (!dot_tile_legal(d, s) || !tile_divides(d, s))
@@ -60,8 +63,8 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
     if (!s->dot_windows.rows)
         s->dot_windows.rows = (uint32_t)choose_rows(d, caps, nr, caps->l2_bytes / SUMS_BYTES_SHARE / 4 / nr);
     if (open) { /* a task's work: products by sixteens, and each result once more, which is transposed and stored */
-        int64_t results = (int64_t)s->dot_windows.rows * d->windows.out_w * nr;
-        s->grain = lower_grain(d->windows.images * d->windows.out_h / s->dot_windows.rows * (d->size.m / nr),
+        int64_t results = (int64_t)s->dot_windows.rows * d->windows.x.out * nr;
+        s->grain = lower_grain(image_rows(&d->windows) / s->dot_windows.rows * (d->size.m / nr),
                                2 * results * d->size.k / 16 + results);
     }
     return true;
@@ -69,10 +72,10 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
 
 bool dot_windows_legal(const struct dot *d, const struct schedule *s)
 {
-    const struct image_windows *z = &d->windows;
+    const struct image_windows *win = &d->windows;
     if (s->dot_windows.square > s->dot_windows.nr)
         return reject_schedule(d->w, "square", "square %u: the tile has %u channels", s->dot_windows.square,
                                s->dot_windows.nr);
-    return z->images * z->out_h % s->dot_windows.rows == 0 ||
+    return image_rows(win) % s->dot_windows.rows == 0 ||
            reject_schedule(d->w, "rows", "rows %u: they divide the rows of all images", s->dot_windows.rows);
 }

@@ -1,0 +1,241 @@
+/* Convolutions without packed windows: products of weights [channels, contraction] and the windows of images.
+ *
+ * Lanes are output channels: the weights of NR of them are transposed into a panel, a k-block at a time, and a tile
+ * multiplies each of its rows by the elements of MR adjacent windows, which are read where the images lie and
+ * broadcast.  So nothing is copied for each element of a window, and the products of a window with padding can be left
+ * out: tiles at the left and right edges have code of their own, and rows and planes of the kernel that are outside of
+ * the image are skipped for all of the tile.  So the padding need not be in memory: a convolution 3x3 of stride 2 of
+ * 256 channels takes 0.95 of the time without the kernel that stores it.
+ *
+ * A k-block's weights may be more than the first-level cache has: then all rows of the task are multiplied with a part
+ * of them at a time, and the chains are kept in between.  Of channels that are whole and in the image the products are
+ * written out, because the units that multiply also compute addresses: with both, it takes 0.93 of the time.
+ *
+ * Leaving out acc = fma(weight, 0, acc) keeps each bit, but where the weight is infinite or NaN, or the sum is -0,
+ * which only a product that underflows makes of a chain that begins at 0.  Of a panel it is found out whether a weight
+ * is not finite, of a tile whether a sum is -0; if so, the block's chains are computed again with all products.
+ *
+ * The sums of a task are in scratch, results adjacent for each position; at the end squares of them are transposed, and
+ * the epilogue has lanes along the results' rows in memory. */
+#include "lower_windows.h"
+
+/* ---- facts ---- */
+
+bool dot_windows_fits(struct dot *d)
+{
+    const struct graph *g = d->w->g;
+    struct image_windows *win = &d->windows;
+    struct zero_border border;
+    if (d->symbolic || d->unit != 1 || d->dtype != KL_F32 || g->node[d->n->in[0]].dtype != KL_F32 || d->size.n < 1 ||
+        !windows_find(g, d->w->anchor, win) || !lower_in_memory(d->w, win->array) ||
+        g->node[win->array].dtype != KL_F32 || d->w->pitch[win->array])
+        return false;
+    lower_zero_border(g, win->array, &border);
+    for (uint32_t rank = node_shape(g, win->array)->rank, i = 0; i < rank - 2; i++) { /* from the last axis on */
+        win->axis[2 - i].first += border.first[rank - 1 - i];
+        win->axis[2 - i].end -= win->axis[2 - i].length - border.end[rank - 1 - i];
+    }
+    dot_find_steps(d);
+    return win->x.kernel > 1 && win->x.kernel <= MAX_WINDOW && win->y.kernel * win->z.kernel > 1 &&
+           d->kblock >= win->x.kernel;
+}
+
+/* ---- the kernel ---- */
+
+struct windows_edges dot_windows_edges(const struct dot *d, int64_t results)
+{
+    const struct image_windows *win = &d->windows;
+    const int64_t tiles = win->x.out / results, tile = results * win->x.stride;
+    const int64_t most = win->outside ? tiles : 1;
+    struct windows_edges e = {0};
+    while (e.left < most && win->x.first > e.left * tile)
+        e.left++;
+    while (e.right < most && e.left + e.right < tiles &&
+           ((tiles - e.right) * results - 1) * win->x.stride + (win->x.kernel - 1) * win->x.dilation >= win->x.end)
+        e.right++;
+    return e;
+}
+
+int64_t dot_windows_block_channels(const struct dot *d)
+{
+    const int64_t steps = windows_steps(&d->windows);
+    return d->blocks == 1 ? d->windows.channels : dot_parts(d->kblock, steps) + (d->kblock % steps != 0);
+}
+
+/* The tiles of a row of results: those at the edges, and those between. */
+static void emit_row(const struct windows_product *c, val row)
+{
+    struct kernel *k = c->d->w->k;
+    const int64_t tiles = c->win->x.out / c->d->mr;
+    struct windows_edges edges = dot_windows_edges(c->d, c->d->mr);
+    struct windows_tile t = {.row = row};
+    for (int64_t i = 0; i < tiles; i++) {
+        bool middle = i >= edges.left && i < tiles - edges.right;
+        t.at = i * c->d->mr;
+        t.column = k_int(k, t.at);
+        if (!middle) {
+            windows_tile_emit(c, &t);
+        } else if (i == edges.left) {
+            val number = k_loop(k, LOOP_SERIAL, k_int(k, i), k_int(k, tiles - edges.right), 1);
+            t.column = ix_scale(k, number, c->d->mr);
+            t.at = -1;
+            windows_tile_emit(c, &t);
+            k_end(k, number);
+        }
+    }
+}
+
+/* Copies the weights of the task's channels and the k-block into the panel, one step of the contraction at a time. */
+static void pack_steps(const struct windows_product *c)
+{
+    const struct dot *d = c->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_sub(k, c->end, c->k0), 1);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
+    val x = dot_element(d, false, ix_add(k, c->m0, w->lane), ix_add(k, c->k0, step));
+    k_store(k, c->panel, ix_add(k, ix_scale(k, step, d->nr), w->lane), x, 0);
+    k_end(k, w->lane);
+    w->lane = 0;
+    k_end(k, step);
+}
+
+/* The same by squares that are transposed, of weights that are adjacent along the contraction. */
+static void pack_weights(const struct windows_product *c)
+{
+    const struct dot *d = c->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val v[64], squares = ix_div(k, ix_add(k, ix_sub(k, c->end, c->k0), k_int(k, c->lanes - 1)), c->lanes);
+    val column = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->nr), c->lanes);
+    val square = k_loop(k, LOOP_SERIAL, k_int(k, 0), squares, 1), step = ix_scale(k, square, c->lanes);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, c->lanes), 1);
+    w->pred = k_prim(k, P_LT, w->lane, ix_sub(k, ix_sub(k, c->end, c->k0), step), 0);
+    for (int64_t i = 0; i < c->lanes; i++)
+        v[i] = dot_element(d, false, ix_add(k, ix_add(k, c->m0, column), k_int(k, i)),
+                           ix_add(k, ix_add(k, c->k0, step), w->lane));
+    w->pred = 0;
+    k_transpose(k, v, (uint32_t)c->lanes);
+    for (int64_t i = 0; i < c->lanes; i++) {
+        val at = ix_scale(k, ix_add(k, step, k_int(k, i)), d->nr);
+        k_store(k, c->panel, ix_add(k, ix_add(k, at, column), w->lane), v[i], 0);
+    }
+    k_end(k, w->lane);
+    w->lane = 0;
+    k_end(k, square);
+    k_end(k, column);
+}
+
+/* Sets `most` to the largest bits of a magnitude in the panel. */
+static void find_most(const struct windows_product *c)
+{
+    struct kernel *k = c->d->w->k;
+    val lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, c->d->nr), 1), zero = k_splat(k, k_bits(k, KL_I32, 0));
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_sub(k, c->end, c->k0), 1), carry = k_carry(k, zero);
+    val weight = k_load(k, c->panel, ix_add(k, ix_scale(k, step, c->d->nr), lane), 0);
+    val bits = k_inst(k, L_OP(P_BITS), KL_I32, k_prim(k, P_ABS, weight, 0, 0), 0, 0, 0);
+    k_next(k, carry, k_fold_step(k, FOLD_MAX, carry, bits));
+    k_end(k, step);
+    k_store(k, c->most, k_int(k, 0), k_lane_reduce(k, FOLD_MAX, k_out(k, carry)), 0);
+    k_end(k, lane);
+}
+
+/* The results of positions `first` to `first` + cols - 1 of the task: squares of them are transposed. */
+static void transpose_results(const struct windows_product *c, val first, int64_t cols)
+{
+    const struct dot *d = c->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    struct dot square = *d;
+    val v[64], group = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->nr), c->lanes);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, c->lanes), 1);
+    for (int64_t i = 0; i < c->lanes; i++) {
+        val at = ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr);
+        v[i] = i < cols ? k_load(k, c->sums, ix_add(k, ix_add(k, at, group), w->lane), 0) : v[0];
+    }
+    k_transpose(k, v, (uint32_t)c->lanes);
+    for (int64_t i = 0; i < c->lanes; i++)
+        k_store(k, c->square, ix_add(k, k_int(k, i * c->lanes), w->lane), v[i], 0);
+    k_end(k, w->lane);
+    w->lane = 0;
+    square.tile = 1 + c->square;
+    square.tile_step = square.nr = square.lanes = c->lanes;
+    val n = ix_add(k, ix_scale(k, c->row0, c->win->x.out), first);
+    dot_epilogue_rows(&square, ix_add(k, c->m0, group), c->lanes, n, cols);
+    k_end(k, group);
+}
+
+/* Begins the loop over the parts of the k-block, all but the first of which begin with a channel. */
+static void begin_part(struct windows_product *c)
+{
+    struct kernel *k = c->d->w->k;
+    const int64_t steps = windows_steps(c->win), each = c->channels * steps;
+    c->from = c->k0;
+    c->to = c->end;
+    if (c->parts == 1)
+        return;
+    c->part = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, c->parts), 1);
+    val start = ix_add(k, ix_scale(k, ix_div(k, c->k0, steps), steps), ix_scale(k, c->part, each));
+    c->from = k_min(k, k_max(k, start, c->k0), c->end);
+    c->to = k_min(k, ix_add(k, start, k_int(k, each)), c->end);
+    ix_assume_range(k, c->from, 0, c->d->size.k);
+    ix_assume_range(k, c->to, 0, c->d->size.k);
+}
+
+/* One task: some channels and rows of results. */
+static void emit_windows(struct windows_product *c)
+{
+    const struct dot *d = c->d;
+    struct kernel *k = d->w->k;
+    int64_t positions = c->rows * c->win->x.out, squares = positions / c->lanes;
+    c->kb = d->blocks > 1 ? k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks), 1) : k_int(k, 0);
+    c->k0 = ix_scale(k, c->kb, d->kblock);
+    c->end = d->blocks > 1 && d->size.k % d->kblock == 0 ? ix_add(k, c->k0, k_int(k, d->kblock))
+             : d->blocks > 1 ? ix_min(k, ix_add(k, c->k0, k_int(k, d->kblock)), d->size.k) : k_int(k, d->size.k);
+    (d->a_step_k == 1 ? pack_weights : pack_steps)(c);
+    if (windows_pad(&c->win->z) || windows_pad(&c->win->y) || windows_pad(&c->win->x))
+        find_most(c);
+    begin_part(c);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, c->rows), 1);
+    emit_row(c, ix_add(k, c->row0, i));
+    k_end(k, i);
+    if (c->parts > 1)
+        k_end(k, c->part);
+    if (d->blocks > 1)
+        k_end(k, c->kb);
+    if (squares) {
+        i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, squares), 1);
+        transpose_results(c, ix_scale(k, i, c->lanes), c->lanes);
+        k_end(k, i);
+    }
+    if (positions % c->lanes)
+        transpose_results(c, k_int(k, squares * c->lanes), positions % c->lanes);
+}
+
+void dot_windows_emit(struct dot *d, const struct schedule *s)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    const struct image_windows *win = &d->windows;
+    struct windows_product c = {.d = d, .win = win, .rows = s->dot_windows.rows,
+                                .channels = s->dot_windows.channels, .lanes = s->dot_windows.square};
+    struct tasks t;
+    int64_t block = d->blocks > 1 ? d->kblock : d->size.k, groups;
+    d->mr = s->dot_windows.mr;
+    d->nr = s->dot_windows.nr;
+    d->batch_index = k_int(k, 0);
+    groups = d->size.m / d->nr;
+    c.images = lower_buffer(w, win->array, BUF_IN);
+    c.panel = k_buf(k, BUF_SCRATCH, KL_F32, dot_parts(block, c.lanes) * c.lanes * d->nr, 0);
+    c.parts = dot_parts(dot_windows_block_channels(d), c.channels);
+    if (c.parts > 1)
+        c.chains = k_buf(k, BUF_SCRATCH, KL_F32, c.rows * win->x.out * d->nr, 0);
+    c.sums = k_buf(k, BUF_SCRATCH, KL_F32, c.rows * win->x.out * d->nr, 0);
+    c.square = k_buf(k, BUF_SCRATCH, KL_F32, c.lanes * c.lanes, 0);
+    c.most = k_buf(k, BUF_SCRATCH, KL_I32, 1, 0);
+    val p = lower_tasks(w, win->images * win->z.out * win->y.out / c.rows * groups, 0, &t);
+    c.m0 = ix_scale(k, ix_mod(k, p, groups), d->nr);
+    c.row0 = ix_scale(k, ix_div(k, p, groups), c.rows);
+    emit_windows(&c);
+    lower_tasks_end(w, &t);
+}
