@@ -91,8 +91,8 @@ bool dot_is_direct(const struct graph *g, ref r);
  * as the second operand of a product.  Some of these zeros are in the array in memory; those of pads without a group
  * are not. */
 struct window_axis {
-    int64_t out;                                 /* windows: the operand's free axis */
-    int64_t kernel, stride, dilation;            /* elements of a window, from which the contraction is made */
+    int64_t out;                                 /* windows */
+    int64_t kernel, stride, dilation;            /* elements of a window */
     int64_t all, first, end;                     /* length with all zeros; outside of first to end - 1 are zeros */
     int64_t before, length;                      /* where the array begins, and its length */
 };
@@ -102,6 +102,8 @@ struct image_windows {
         struct window_axis axis[3];
         struct { struct window_axis z, y, x; };  /* z of [image, channel, y, x]: of length 1 */
     };
+    bool contracted;                             /* images and positions are contracted and elements of windows are
+                                                    free, as of a gradient in weights; else the other way round */
     bool outside;                                /* some zeros are outside of the array */
     ref array;
 };
@@ -113,6 +115,12 @@ static inline int64_t windows_channel(const struct image_windows *w) /* elements
 {
     return w->z.length * w->y.length * w->x.length;
 }
+/* Adjacent windows along an axis that have the same elements in the image, those of the set `in`. */
+struct window_segment { int64_t first, end; uint32_t in; };
+enum { WINDOW_SEGMENTS = 8 };
+unsigned windows_segments(const struct window_axis *a, struct window_segment *s); /* their number; 0: too many */
+/* A gradient in weights: rows of the kernel whose results a tile has, one or all.  0: the kernel is too large. */
+int64_t windows_tile_rows(const struct image_windows *w);
 enum { MAX_WINDOW = 16, WINDOWS_CHANNELS = 32 }; /* columns of a kernel; channels that a tile computes */
 
 /* ---- fuse_rows.c ---- */

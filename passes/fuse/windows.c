@@ -64,7 +64,8 @@ static bool find_steps(const struct graph *g, const struct node *n, unsigned axe
     struct window_views v = {.l = {.k = kernel_new("windows"), .g = g, .at = window_views_at}};
     struct kernel *k = v.l.k;
     val at[INDICES], coord[KL_MAX_RANK] = {0}, loop[INDICES];
-    uint8_t fr[KL_MAX_RANK];
+    uint8_t fr[KL_MAX_RANK], con[KL_MAX_RANK];
+    const unsigned lead = 3 - axes; /* of the three axes, those that the images lack */
     int64_t one, none;
     if (!k)
         return false;
@@ -74,25 +75,30 @@ static bool find_steps(const struct graph *g, const struct node *n, unsigned axe
     }
     for (uint32_t d = 0; d < s->rank; d++)
         coord[d] = k_int(k, 0);
-    dot_free_axes(s->rank, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b, n->attr.dot.ncon, fr);
-    coord[fr[0]] = at[IMAGE];
-    for (unsigned i = 3 - axes; i < 3; i++)
-        coord[fr[1 + i - (3 - axes)]] = at[POSITION + i];
+    unsigned frees = dot_free_axes(s->rank, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b,
+                                   n->attr.dot.ncon, fr);
+    for (unsigned i = 0; i < n->attr.dot.ncon; i++)
+        con[i] = axis_get(n->attr.dot.con_b, i);
+    const uint8_t *positions = w->contracted ? con : fr, *elements = w->contracted ? fr : con;
+    coord[positions[0]] = at[IMAGE];
+    for (unsigned i = lead; i < 3; i++)
+        coord[positions[1 + i - lead]] = at[POSITION + i];
     val rest = at[CHANNEL];
     for (unsigned i = 0; i < 3; i++)
         rest = ix_add(k, ix_scale(k, rest, length[ELEMENT + i]), at[ELEMENT + i]);
-    for (unsigned i = n->attr.dot.ncon; i-- > 0;) {
-        unsigned axis = axis_get(n->attr.dot.con_b, i);
+    for (unsigned i = w->contracted ? frees : n->attr.dot.ncon; i-- > 0;) {
+        unsigned axis = elements[i];
         coord[axis] = i ? ix_mod(k, rest, s->dim[axis]) : rest;
         rest = ix_div(k, rest, s->dim[axis]);
     }
     window_views_at(&v.l, n->in[1], coord);
     bool ok = !k->err.code && index_follows(&v, loop, 0, IMAGE, &one, INDICES, &none) && (one == 1 || w->images == 1) &&
               index_follows(&v, loop, 1, CHANNEL, &one, INDICES, &none) && (one == 1 || w->channels == 1);
-    for (unsigned i = 3 - axes; i < 3 && ok; i++) {
+    for (unsigned i = lead; i < 3 && ok; i++) {
         struct window_axis *a = &w->axis[i];
-        ok = index_follows(&v, loop, BEFORE + i - (3 - axes), POSITION + i, &a->stride, ELEMENT + i, &a->dilation);
-        a->dilation += a->kernel == 1; /* any */
+        ok = index_follows(&v, loop, BEFORE + i - lead, POSITION + i, &a->stride, ELEMENT + i, &a->dilation);
+        a->stride += a->out == 1; /* any */
+        a->dilation += a->kernel == 1;
     }
     kernel_free(k);
     return ok;
@@ -115,16 +121,16 @@ static bool find_kernel(const struct graph *g, const struct node *n, unsigned ax
     return false;
 }
 
-bool windows_find(const struct graph *g, ref dot, struct image_windows *w)
+/* Windows whose positions are contracted, or are free axes. */
+static bool find_contracted(const struct graph *g, ref dot, bool contracted, struct image_windows *w)
 {
     const struct node *n = &g->node[dot];
     const struct shape *b = node_shape(g, n->in[1]);
+    const struct dot_dims d = dot_sizes(g, n);
     int64_t size[3], elements = 1;
     unsigned found = 0;
     ref v;
-    uint8_t fr[KL_MAX_RANK];
-    if (!op_is_product(n->op) || shape_is_symbolic(b))
-        return false;
+    uint8_t position[KL_MAX_RANK];
     for (v = n->in[1]; op_is_view(g->node[v].op); v = g->node[v].in[0])
         if (g->node[v].op == OP_window) {
             if (found == 3)
@@ -132,33 +138,71 @@ bool windows_find(const struct graph *g, ref dot, struct image_windows *w)
             elements *= size[found++] = g->node[v].attr.window.size;
         }
     const struct shape *s = node_shape(g, v);
-    const unsigned axes = s->rank - BEFORE;
+    unsigned positions = dot_free_axes(b->rank, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b,
+                                       n->attr.dot.ncon, position);
+    if (contracted)
+        positions = n->attr.dot.ncon;
+    for (unsigned i = 0; i < positions && contracted; i++)
+        position[i] = axis_get(n->attr.dot.con_b, i);
     if (found < 2 || (s->rank != BEFORE + 2 && s->rank != BEFORE + 3) || shape_is_symbolic(s) ||
-        !node_numel(g, n->in[1]) || dot_sizes(g, n).batch != 1 || dot_sizes(g, n).k != s->dim[1] * elements ||
-        dot_free_axes(b->rank, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b, n->attr.dot.ncon, fr) !=
-            1 + axes || b->dim[fr[0]] != s->dim[0])
+        !node_numel(g, n->in[1]) || d.batch != 1 || (contracted ? d.n : d.k) != s->dim[1] * elements ||
+        positions != s->rank - 1 || b->dim[position[0]] != s->dim[0])
         return false;
-    *w = (struct image_windows){.images = s->dim[0], .channels = s->dim[1]};
-    for (unsigned i = 0; i < 3; i++) {
-        const unsigned at = i - (3 - axes);
-        w->axis[i] = i < 3 - axes ? (struct window_axis){1, 1, 1, 1, 1, 0, 1, 0, 1} :
-            (struct window_axis){.out = b->dim[fr[1 + at]], .all = s->dim[BEFORE + at], .end = s->dim[BEFORE + at]};
-    }
+    const unsigned axes = s->rank - BEFORE, lead = 3 - axes;
+    *w = (struct image_windows){.images = s->dim[0], .channels = s->dim[1], .contracted = contracted};
+    for (unsigned i = 0; i < 3; i++)
+        w->axis[i] = i < lead ? (struct window_axis){1, 1, 1, 1, 1, 0, 1, 0, 1} :
+            (struct window_axis){.out = b->dim[position[1 + i - lead]], .all = s->dim[BEFORE + i - lead],
+                                 .end = s->dim[BEFORE + i - lead]};
     if (!find_kernel(g, n, axes, size, found, w))
         return false;
     for (; is_image_border(g, v) && node_is_view(g, v); v = g->node[v].in[0]) {
         const union attr *a = &g->node[v].attr;
-        w->axis[a->pad.axis - BEFORE + 3 - axes].first += a->pad.low;
-        w->axis[a->pad.axis - BEFORE + 3 - axes].end -= a->pad.high;
+        w->axis[a->pad.axis - BEFORE + lead].first += a->pad.low;
+        w->axis[a->pad.axis - BEFORE + lead].end -= a->pad.high;
     }
     w->array = v;
-    for (unsigned i = 3 - axes; i < 3; i++) {
+    for (unsigned i = lead; i < 3; i++) {
         struct window_axis *a = &w->axis[i];
         a->before = a->first;
-        a->length = node_shape(g, v)->dim[BEFORE + i - (3 - axes)];
+        a->length = node_shape(g, v)->dim[BEFORE + i - lead];
         w->outside |= a->length != a->all;
     }
     return true;
+}
+
+bool windows_find(const struct graph *g, ref dot, struct image_windows *w)
+{
+    const struct node *n = &g->node[dot];
+    return op_is_product(n->op) && !shape_is_symbolic(node_shape(g, n->in[1])) &&
+           (find_contracted(g, dot, false, w) || find_contracted(g, dot, true, w));
+}
+
+unsigned windows_segments(const struct window_axis *a, struct window_segment *s)
+{
+    unsigned n = 0;
+    for (int64_t o = 0; o < a->out; o++) {
+        uint32_t in = 0;
+        for (int64_t i = 0; i < a->kernel; i++) {
+            int64_t x = o * a->stride + i * a->dilation;
+            in |= (uint32_t)(x >= a->first && x < a->end) << i;
+        }
+        if (n && s[n - 1].in == in) {
+            s[n - 1].end = o + 1;
+            continue;
+        }
+        if (n == WINDOW_SEGMENTS)
+            return 0;
+        s[n++] = (struct window_segment){o, o + 1, in};
+    }
+    return n;
+}
+
+/* A tile has two vectors of channels, of which fourteen rows are in registers with what they are multiplied by. */
+int64_t windows_tile_rows(const struct image_windows *w)
+{
+    enum { MAX_ELEMENTS = 14 };
+    return w->y.kernel * w->x.kernel <= MAX_ELEMENTS ? w->y.kernel : w->x.kernel <= MAX_ELEMENTS ? 1 : 0;
 }
 
 /* Results of a tile: a divisor of a row's, so that it takes no masks.  Seven are fourteen chains of two vectors, which
@@ -172,14 +216,36 @@ int64_t windows_tile(int64_t row)
     return 0;
 }
 
+/* Are there enough tiles for each channel that is packed, does each multiply enough, and is its code for the images'
+ * sides short?  On one thread with AVX-512, 75 elements of all channels take 1.3 of the time of packed windows, 108
+ * take 0.85, 147 as long. */
+static bool weights_pay(const struct image_windows *w)
+{
+    enum { MIN_RESULTS = 96, MIN_ELEMENTS = 4, MAX_PIECES = 16 };
+    struct window_segment s[WINDOW_SEGMENTS];
+    const int64_t rows = windows_tile_rows(w);
+    const unsigned of_rows = rows == w->y.kernel ? windows_segments(&w->y, s) : 1, pieces = windows_segments(&w->x, s);
+    return w->channels * w->z.kernel * w->y.kernel * w->x.kernel >= MIN_RESULTS && rows * w->x.kernel >= MIN_ELEMENTS &&
+           of_rows > 0 && pieces > 0 && of_rows * pieces <= MAX_PIECES;
+}
+
+/* Of few products for each result, as of one channel with a volume, addresses take too much of the time. */
+static bool results_pay(const struct graph *g, ref dot, const struct image_windows *w)
+{
+    enum { MIN_PRODUCTS = 64 };
+    const struct window_axis *x = &w->x;
+    const int64_t tile = windows_tile(x->out), reach = (x->kernel - 1) * x->dilation;
+    const struct node *n = &g->node[dot];
+    return x->kernel <= MAX_WINDOW && (w->z.kernel == 1 || dot_sizes(g, n).k >= MIN_PRODUCTS) &&
+           (int64_t)n->attr.dot.kblock >= x->kernel && tile &&
+           (!w->outside || /* a tile at each side */
+            (x->first <= tile * x->stride && (x->out - tile - 1) * x->stride + reach < x->end));
+}
+
 bool windows_read_pays(const struct graph *g, ref dot, const struct image_windows *w)
 {
     const struct node *n = &g->node[dot];
-    const struct window_axis *x = &w->x;
-    const int64_t tile = windows_tile(x->out), reach = (x->kernel - 1) * x->dilation;
     return n->dtype == KL_F32 && g->node[n->in[0]].dtype == KL_F32 && g->node[n->in[1]].dtype == KL_F32 &&
-           !n->attr.dot.order && x->kernel > 1 && x->kernel <= MAX_WINDOW && w->y.kernel * w->z.kernel > 1 &&
-           (int64_t)n->attr.dot.kblock >= x->kernel && dot_sizes(g, n).m % WINDOWS_CHANNELS == 0 && tile &&
-           (!w->outside || /* a tile at each side */
-            (x->first <= tile * x->stride && (x->out - tile - 1) * x->stride + reach < x->end));
+           !n->attr.dot.order && w->x.kernel > 1 && w->y.kernel * w->z.kernel > 1 &&
+           dot_sizes(g, n).m % WINDOWS_CHANNELS == 0 && (w->contracted ? weights_pay(w) : results_pay(g, dot, w));
 }

@@ -13,7 +13,8 @@ enum { BORDER_INSIDE, BORDER_READ, BORDER_BELOW, FORMS }; /* who else reads the 
 struct image_case {
     int64_t images, channels, filters, kernel[3], stride[3], dilation[3], low[3], high[3], out[3], block;
     unsigned axes, values, form;
-    bool transposed;        /* weights [contraction, filters] */
+    bool gradient;          /* in weights: positions are contracted */
+    bool transposed;        /* weights [contraction, filters]; of a gradient dy [filters, images, positions] */
 };
 
 static int64_t one_of(struct rng *r, const int64_t *from, unsigned n) { return from[rng_below(r, n)]; }
@@ -37,6 +38,13 @@ static struct image_case any_case(struct rng *r)
         *(rng_below(r, 2) ? &c.kernel[0] : &c.kernel[1]) = ONE_OF(r, 1, 2, 3, 3);
     c.values = (unsigned)rng_below(r, VALUES);
     c.form = (unsigned)rng_below(r, FORMS);
+    c.gradient = rng_below(r, 2);
+    int64_t steps = 1; /* enough of them for these kernels (windows_read_pays), mostly */
+    for (unsigned i = 0; i < c.axes; i++)
+        steps *= c.kernel[i];
+    const int64_t least = rng_below(r, 8) == 0 ? 1 : c.gradient ? 96 : c.axes == 3 ? 64 : 1;
+    while (c.channels * steps < least)
+        c.channels++;
     c.transposed = rng_below(r, 3) == 0;
     return c;
 }
@@ -66,6 +74,12 @@ static struct graph *convolution(struct image_case *c)
     if (c->form == BORDER_BELOW)
         s.dim[last] = (s.dim[last] + 1) / 2;
     struct shape sw = {.rank = 2, .dim = {c->transposed ? steps : c->filters, c->transposed ? c->filters : steps}};
+    if (c->gradient) {
+        sw = (struct shape){.rank = 2 + axes, .dim = {c->transposed ? c->filters : c->images,
+                                                      c->transposed ? c->images : c->filters}};
+        for (uint32_t i = 0; i < axes; i++)
+            sw.dim[2 + i] = c->out[i];
+    }
     ref x = n_input(g, KL_F32, &s, "x"), w = n_input(g, KL_F32, &sw, "w"), zero = n_const(g, KL_F32, 0);
     if (c->values == INFINITE) /* the larger ones become infinite */
         w = n_add(g, w, scaled(g, n_exp(g, scaled(g, w, 60)), 1e-30));
@@ -90,12 +104,20 @@ static struct graph *convolution(struct image_case *c)
         to.dim[2 + i] = c->out[i];
     x = n_reshape(g, n_permute(g, x, perm.permute.perm), &to);
     union attr d = {.dot = {.ncon = 1, .con_a = !c->transposed, .con_b = 1}};
+    if (c->gradient) {
+        d = (union attr){.dot = {.ncon = (uint8_t)(1 + axes)}};
+        for (unsigned i = 0; i < 1 + axes; i++) {
+            d.dot.con_a = axis_put(d.dot.con_a, i, i ? 1 + i : c->transposed);
+            d.dot.con_b = axis_put(d.dot.con_b, i, i ? 1 + i : 0);
+        }
+    }
     ref y = n_dot(g, w, x, &d);
     if (c->block && !g->err.code) {
         g->node[y].attr.dot.kblock = (uint32_t)c->block;
         g->node[y].attr.dot.lanes = 1;
     }
-    graph_output(g, OUT_RETURN, n_permute(g, n_neg(g, y), (uint8_t[KL_MAX_RANK]){1, 0, 2, 3, 4}), 0);
+    y = n_neg(g, y);
+    graph_output(g, OUT_RETURN, c->gradient ? y : n_permute(g, y, (uint8_t[KL_MAX_RANK]){1, 0, 2, 3, 4}), 0);
     return g;
 }
 
@@ -125,8 +147,9 @@ int main(int argc, char **argv)
             passed += kernel_cases_run(&k, g, wide, rng_below(&r, 8) != 0, what);
         graph_free(g);
     }
-    uint64_t cases = k.kinds[SCHED_DOT_WINDOWS];
+    uint64_t cases = k.kinds[SCHED_DOT_WINDOWS], gradients = k.kinds[SCHED_DOT_WINDOWS_WEIGHTS];
     kernel_cases_print(&k);
-    check(cases > 2 * count, "%" PRIu64 " kernels read windows in place", cases);
+    check(cases > count / 2 && gradients > count / 2, "%" PRIu64 " and, for weights, %" PRIu64 " kernels read windows in place",
+          cases, gradients);
     return finish();
 }

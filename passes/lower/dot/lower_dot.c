@@ -124,12 +124,12 @@ val dot_column_of_run(const struct dot *d, val run, val at, val kk, bool alone)
     return factor_at(d, true, fr, kk, alone);
 }
 
-val dot_step_of_run(const struct dot *d, val n, val run, val at)
+val dot_step_of_run(const struct dot *d, bool second, val i, int64_t length, val run, val at)
 {
     val fr[KL_MAX_RANK], con[KL_MAX_RANK];
-    lower_unflatten(d->w->k, &d->free_b, n, fr);
-    run_coordinates(d->w->k, &d->con, d->steps_run, run, at, con);
-    return k_cast(d->w->k, element_at(d, true, fr, con), d->dtype);
+    lower_unflatten(d->w->k, second ? &d->free_b : &d->free_a, i, fr);
+    run_coordinates(d->w->k, &d->con, length, run, at, con);
+    return k_cast(d->w->k, element_at(d, second, fr, con), d->dtype);
 }
 
 val dot_element(const struct dot *d, bool second, val i, val kk)

@@ -132,9 +132,9 @@ val dot_element(const struct dot *d, bool second, val i, val kk);
 val dot_factor(const struct dot *d, bool second, val i, val kk, bool alone);
 /* Like dot_factor for the second operand, at column `at` of run number `run`; each run has columns_run columns. */
 val dot_column_of_run(const struct dot *d, val run, val at, val kk, bool alone);
-/* Like dot_element for the second operand, at column n and step `at` of run number `run` of k; each run has
- * steps_run steps. */
-val dot_step_of_run(const struct dot *d, val n, val run, val at);
+/* Like dot_element, at row or column i and step `at` of run number `run` of k; each run has `length` steps, those of
+ * the last axes. */
+val dot_step_of_run(const struct dot *d, bool second, val i, int64_t length, val run, val at);
 /* The k-blocks of a contraction that has a symbol, if it may have several: their number, at least 1, and the length of
  * all but the last.  They are those that pass numerics chooses for the symbol's value: equal blocks of at most
  * DOT_BLOCK products, whose length is rounded up to a multiple of DOT_BLOCK_MULTIPLE. */

@@ -218,8 +218,8 @@ static void pack_square_of_run(const struct dot *d, const struct panel *t, val c
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->square), 1);
     w->pred = k_prim(k, P_LT, w->lane, ix_sub(k, k_int(k, d->steps_run), at), 0);
     for (uint32_t i = 0; i < d->square; i++)
-        v[i] = i < there ? dot_step_of_run(d, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)), run,
-                                           ix_add(k, at, w->lane)) : v[0];
+        v[i] = i < there ? dot_step_of_run(d, true, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)), d->steps_run,
+                                           run, ix_add(k, at, w->lane)) : v[0];
     w->pred = 0;
     store_square(d, v, row, col);
     k_end(k, w->lane);

@@ -21,7 +21,7 @@
 
 /* ---- facts ---- */
 
-bool dot_windows_fits(struct dot *d)
+bool windows_facts(struct dot *d)
 {
     const struct graph *g = d->w->g;
     struct image_windows *win = &d->windows;
@@ -36,8 +36,13 @@ bool dot_windows_fits(struct dot *d)
         win->axis[2 - i].end -= win->axis[2 - i].length - border.end[rank - 1 - i];
     }
     dot_find_steps(d);
-    return win->x.kernel > 1 && win->x.kernel <= MAX_WINDOW && win->y.kernel * win->z.kernel > 1 &&
-           d->kblock >= win->x.kernel;
+    return win->x.kernel > 1 && win->y.kernel * win->z.kernel > 1;
+}
+
+bool dot_windows_fits(struct dot *d)
+{
+    return windows_facts(d) && !d->windows.contracted && d->windows.x.kernel <= MAX_WINDOW &&
+           d->kblock >= d->windows.x.kernel;
 }
 
 /* ---- the kernel ---- */
@@ -100,8 +105,19 @@ static void pack_steps(const struct windows_product *c)
     k_end(k, step);
 }
 
-/* The same by squares that are transposed, of weights that are adjacent along the contraction. */
-static void pack_weights(const struct windows_product *c)
+/* Stores a square, whose rows are channels from `column` on, as rows of the panel from `step` on. */
+static void store_square(const struct windows_product *c, val *v, val column, val step)
+{
+    struct kernel *k = c->d->w->k;
+    k_transpose(k, v, (uint32_t)c->lanes);
+    for (int64_t i = 0; i < c->lanes; i++) {
+        val at = ix_scale(k, ix_add(k, step, k_int(k, i)), c->d->nr);
+        k_store(k, c->panel, ix_add(k, ix_add(k, at, column), c->d->w->lane), v[i], 0);
+    }
+}
+
+/* The same by squares that are transposed, of elements that are adjacent along the contraction. */
+static void pack_squares(const struct windows_product *c)
 {
     const struct dot *d = c->d;
     struct lowering *w = d->w;
@@ -115,14 +131,42 @@ static void pack_weights(const struct windows_product *c)
         v[i] = dot_element(d, false, ix_add(k, ix_add(k, c->m0, column), k_int(k, i)),
                            ix_add(k, ix_add(k, c->k0, step), w->lane));
     w->pred = 0;
-    k_transpose(k, v, (uint32_t)c->lanes);
-    for (int64_t i = 0; i < c->lanes; i++) {
-        val at = ix_scale(k, ix_add(k, step, k_int(k, i)), d->nr);
-        k_store(k, c->panel, ix_add(k, ix_add(k, at, column), w->lane), v[i], 0);
-    }
+    store_square(c, v, column, step);
     k_end(k, w->lane);
     w->lane = 0;
     k_end(k, square);
+    k_end(k, column);
+}
+
+/* The same of elements that are adjacent within the positions of an image: squares end where these end.  Rows of the
+ * panel behind them are written, too: either the next image's overwrite them, or they are not read. */
+static void pack_images(const struct windows_product *c)
+{
+    const struct dot *d = c->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    const int64_t length = windows_positions(c->win);
+    val v[64], column = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->nr), c->lanes);
+    val image = k_loop(k, LOOP_SERIAL, ix_div(k, c->k0, length),
+                       ix_div(k, ix_add(k, c->end, k_int(k, length - 1)), length), 1);
+    ix_bound(k, image, 0, c->win->images - 1);
+    val first = ix_scale(k, image, length), from = k_max(k, ix_sub(k, c->k0, first), k_int(k, 0));
+    val to = k_min(k, ix_sub(k, c->end, first), k_int(k, length));
+    ix_assume_range(k, from, 0, length - 1);
+    ix_assume_range(k, to, 1, length);
+    val squares = ix_div(k, ix_add(k, ix_sub(k, to, from), k_int(k, c->lanes - 1)), c->lanes);
+    val square = k_loop(k, LOOP_SERIAL, k_int(k, 0), squares, 1), at = ix_add(k, from, ix_scale(k, square, c->lanes));
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, c->lanes), 1);
+    w->pred = k_prim(k, P_LT, w->lane, ix_sub(k, to, at), 0);
+    for (int64_t i = 0; i < c->lanes; i++)
+        v[i] = dot_step_of_run(d, false, ix_add(k, ix_add(k, c->m0, column), k_int(k, i)), length, image,
+                               ix_add(k, at, w->lane));
+    w->pred = 0;
+    store_square(c, v, column, ix_sub(k, ix_add(k, first, at), c->k0));
+    k_end(k, w->lane);
+    w->lane = 0;
+    k_end(k, square);
+    k_end(k, image);
     k_end(k, column);
 }
 
@@ -160,8 +204,7 @@ static void transpose_results(const struct windows_product *c, val first, int64_
     w->lane = 0;
     square.tile = 1 + c->square;
     square.tile_step = square.nr = square.lanes = c->lanes;
-    val n = ix_add(k, ix_scale(k, c->row0, c->win->x.out), first);
-    dot_epilogue_rows(&square, ix_add(k, c->m0, group), c->lanes, n, cols);
+    dot_epilogue_rows(&square, ix_add(k, c->m0, group), c->lanes, ix_add(k, c->n0, first), cols);
     k_end(k, group);
 }
 
@@ -182,34 +225,52 @@ static void begin_part(struct windows_product *c)
     ix_assume_range(k, c->to, 0, c->d->size.k);
 }
 
-/* One task: some channels and rows of results. */
-static void emit_windows(struct windows_product *c)
+void windows_begin_block(struct windows_product *c)
 {
     const struct dot *d = c->d;
     struct kernel *k = d->w->k;
-    int64_t positions = c->rows * c->win->x.out, squares = positions / c->lanes;
     c->kb = d->blocks > 1 ? k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks), 1) : k_int(k, 0);
     c->k0 = ix_scale(k, c->kb, d->kblock);
     c->end = d->blocks > 1 && d->size.k % d->kblock == 0 ? ix_add(k, c->k0, k_int(k, d->kblock))
              : d->blocks > 1 ? ix_min(k, ix_add(k, c->k0, k_int(k, d->kblock)), d->size.k) : k_int(k, d->size.k);
-    (d->a_step_k == 1 ? pack_weights : pack_steps)(c);
+    if (d->a_step_k == 1)
+        pack_squares(c);
+    else if (c->win->contracted && dot_along_k_in_runs(d, false, windows_positions(c->win)))
+        pack_images(c);
+    else
+        pack_steps(c);
     if (windows_pad(&c->win->z) || windows_pad(&c->win->y) || windows_pad(&c->win->x))
         find_most(c);
-    begin_part(c);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, c->rows), 1);
-    emit_row(c, ix_add(k, c->row0, i));
-    k_end(k, i);
-    if (c->parts > 1)
-        k_end(k, c->part);
-    if (d->blocks > 1)
+}
+
+void windows_end_block(struct windows_product *c)
+{
+    struct kernel *k = c->d->w->k;
+    const int64_t squares = c->results / c->lanes;
+    if (c->d->blocks > 1)
         k_end(k, c->kb);
     if (squares) {
-        i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, squares), 1);
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, squares), 1);
         transpose_results(c, ix_scale(k, i, c->lanes), c->lanes);
         k_end(k, i);
     }
-    if (positions % c->lanes)
-        transpose_results(c, k_int(k, squares * c->lanes), positions % c->lanes);
+    if (c->results % c->lanes)
+        transpose_results(c, k_int(k, squares * c->lanes), c->results % c->lanes);
+}
+
+void windows_scratch(struct windows_product *c, uint32_t square)
+{
+    const struct dot *d = c->d;
+    struct kernel *k = d->w->k;
+    const int64_t block = d->blocks > 1 ? d->kblock : d->size.k;
+    c->lanes = square;
+    c->images = lower_buffer(d->w, c->win->array, BUF_IN);
+    c->panel = k_buf(k, BUF_SCRATCH, KL_F32, (block + square) * d->nr, 0); /* a square may begin at the last step */
+    if (c->parts > 1)
+        c->chains = k_buf(k, BUF_SCRATCH, KL_F32, c->results * d->nr, 0);
+    c->sums = k_buf(k, BUF_SCRATCH, KL_F32, c->results * d->nr, 0);
+    c->square = k_buf(k, BUF_SCRATCH, KL_F32, (int64_t)square * square, 0);
+    c->most = k_buf(k, BUF_SCRATCH, KL_I32, 1, 0);
 }
 
 void dot_windows_emit(struct dot *d, const struct schedule *s)
@@ -217,25 +278,26 @@ void dot_windows_emit(struct dot *d, const struct schedule *s)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     const struct image_windows *win = &d->windows;
-    struct windows_product c = {.d = d, .win = win, .rows = s->dot_windows.rows,
-                                .channels = s->dot_windows.channels, .lanes = s->dot_windows.square};
+    const int64_t rows = s->dot_windows.rows, channels = s->dot_windows.channels;
+    struct windows_product c = {.d = d, .win = win, .results = rows * win->x.out, .channels = channels,
+                                .parts = dot_parts(dot_windows_block_channels(d), channels)};
     struct tasks t;
-    int64_t block = d->blocks > 1 ? d->kblock : d->size.k, groups;
     d->mr = s->dot_windows.mr;
     d->nr = s->dot_windows.nr;
     d->batch_index = k_int(k, 0);
-    groups = d->size.m / d->nr;
-    c.images = lower_buffer(w, win->array, BUF_IN);
-    c.panel = k_buf(k, BUF_SCRATCH, KL_F32, dot_parts(block, c.lanes) * c.lanes * d->nr, 0);
-    c.parts = dot_parts(dot_windows_block_channels(d), c.channels);
-    if (c.parts > 1)
-        c.chains = k_buf(k, BUF_SCRATCH, KL_F32, c.rows * win->x.out * d->nr, 0);
-    c.sums = k_buf(k, BUF_SCRATCH, KL_F32, c.rows * win->x.out * d->nr, 0);
-    c.square = k_buf(k, BUF_SCRATCH, KL_F32, c.lanes * c.lanes, 0);
-    c.most = k_buf(k, BUF_SCRATCH, KL_I32, 1, 0);
-    val p = lower_tasks(w, win->images * win->z.out * win->y.out / c.rows * groups, 0, &t);
+    windows_scratch(&c, s->dot_windows.square);
+    const int64_t groups = d->size.m / d->nr;
+    val p = lower_tasks(w, win->images * win->z.out * win->y.out / rows * groups, 0, &t);
+    val row0 = ix_scale(k, ix_div(k, p, groups), rows);
     c.m0 = ix_scale(k, ix_mod(k, p, groups), d->nr);
-    c.row0 = ix_scale(k, ix_div(k, p, groups), c.rows);
-    emit_windows(&c);
+    c.n0 = ix_scale(k, row0, win->x.out);
+    windows_begin_block(&c);
+    begin_part(&c);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
+    emit_row(&c, ix_add(k, row0, i));
+    k_end(k, i);
+    if (c.parts > 1)
+        k_end(k, c.part);
+    windows_end_block(&c);
     lower_tasks_end(w, &t);
 }

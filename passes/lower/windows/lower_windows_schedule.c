@@ -4,18 +4,24 @@
 /* Rows of results of all images. */
 static int64_t image_rows(const struct image_windows *win) { return win->images * win->z.out * win->y.out; }
 
-/* Rows of results of a task: their number divides all rows, and there are at most `most` results for each channel.
- * Fewer where tasks would be too few for all threads. */
-static int64_t choose_rows(const struct dot *d, const struct caps *caps, unsigned nr, int64_t most)
+/* Of `all` rows, tiles or other parts of the results of NR channels those of a task: a divisor, at most `most`, and
+ * fewer where tasks would be too few for all threads. */
+static int64_t choose_part(const struct dot *d, const struct caps *caps, unsigned nr, int64_t all, int64_t most)
 {
-    const struct image_windows *win = &d->windows;
-    int64_t all = image_rows(win), rows = most / win->x.out, groups = d->size.m / nr;
-    int64_t tasks = 2 * (int64_t)caps->threads, fewest = dot_parts(tasks, groups);
-    if (rows > all / fewest)
-        rows = all / fewest;
-    while (rows > 1 && all % rows)
-        rows--;
-    return rows > 1 ? rows : 1;
+    int64_t part = most, groups = d->size.m / nr, tasks = 2 * (int64_t)caps->threads;
+    int64_t fewest = dot_parts(tasks, groups);
+    if (part > all / fewest)
+        part = all / fewest;
+    while (part > 1 && all % part)
+        part--;
+    return part > 1 ? part : 1;
+}
+
+/* Sums of each channel that a task has at most: a share of the second-level cache. */
+static int64_t most_results(const struct caps *caps, unsigned nr)
+{
+    enum { SHARE = 10 };
+    return caps->l2_bytes / SHARE / (int64_t)sizeof(float) / nr;
 }
 
 bool lower_reads_windows(const struct caps *caps)
@@ -41,7 +47,6 @@ static bool tile_divides(const struct dot *d, const struct schedule *s)
 
 bool dot_windows_choose(struct dot *d, struct schedule *s)
 {
-    enum { SUMS_BYTES_SHARE = 10 }; /* of the second-level cache */
     const struct caps *caps = d->w->chooser->caps;
     bool open = !d->w->chooser->want;
     if (open) {
@@ -61,7 +66,8 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
     if (!s->dot_windows.channels)
         s->dot_windows.channels = (uint32_t)choose_channels(d, caps, nr);
     if (!s->dot_windows.rows)
-        s->dot_windows.rows = (uint32_t)choose_rows(d, caps, nr, caps->l2_bytes / SUMS_BYTES_SHARE / 4 / nr);
+        s->dot_windows.rows = (uint32_t)choose_part(d, caps, nr, image_rows(&d->windows),
+                                                       most_results(caps, nr) / d->windows.x.out);
     if (open) { /* a task's work: products by sixteens, and each result once more, which is transposed and stored */
         int64_t results = (int64_t)s->dot_windows.rows * d->windows.x.out * nr;
         s->grain = lower_grain(image_rows(&d->windows) / s->dot_windows.rows * (d->size.m / nr),
@@ -78,4 +84,50 @@ bool dot_windows_legal(const struct dot *d, const struct schedule *s)
                                s->dot_windows.nr);
     return image_rows(win) % s->dot_windows.rows == 0 ||
            reject_schedule(d->w, "rows", "rows %u: they divide the rows of all images", s->dot_windows.rows);
+}
+
+bool dot_windows_weights_choose(struct dot *d, struct schedule *s)
+{
+    const struct caps *caps = d->w->chooser->caps;
+    const struct image_windows *win = &d->windows;
+    bool open = !d->w->chooser->want;
+    if (open) {
+        if (!lower_reads_windows(caps) || !windows_read_pays(d->w->g, d->w->anchor, win))
+            return false;
+        s->dot_windows_weights.kc = (uint32_t)d->kblock;
+        s->dot_windows_weights.mr = (uint16_t)(windows_tile_rows(win) * win->x.kernel);
+        s->dot_windows_weights.nr = (uint16_t)(2 * caps->vector_bytes / 4);
+    }
+    unsigned mr = s->dot_windows_weights.mr, nr = s->dot_windows_weights.nr;
+    if (!dot_tile_legal(d, s))
+        return false;
+    if ((mr != win->x.kernel && mr != windows_plane_steps(win)) || d->size.m % nr)
+        return reject_schedule(d->w, "tile", "tile %ux%u: it has a row or a plane of the kernel, and divides channels",
+                               mr, nr);
+    if (!s->width)
+        s->width = (uint16_t)nr;
+    if (!s->dot_windows_weights.square)
+        s->dot_windows_weights.square = (uint16_t)(caps->vector_bytes / 4 < nr ? caps->vector_bytes / 4 : nr);
+    const int64_t tiles = windows_weight_tiles(d, mr);
+    if (!s->dot_windows_weights.tiles)
+        s->dot_windows_weights.tiles = (uint32_t)choose_part(d, caps, nr, tiles, most_results(caps, nr) / mr);
+    if (open) {
+        int64_t results = (int64_t)s->dot_windows_weights.tiles * mr * nr;
+        s->grain = lower_grain(tiles / s->dot_windows_weights.tiles * (d->size.m / nr),
+                               2 * results * d->size.k / 16 + results);
+    }
+    return true;
+}
+
+bool dot_windows_weights_legal(const struct dot *d, const struct schedule *s)
+{
+    if (s->dot_windows_weights.square > s->dot_windows_weights.nr)
+        return reject_schedule(d->w, "square", "square %u: the tile has %u channels", s->dot_windows_weights.square,
+                               s->dot_windows_weights.nr);
+    struct window_segment segments[WINDOW_SEGMENTS];
+    if (!windows_segments(&d->windows.x, segments) || (s->dot_windows_weights.mr == windows_plane_steps(&d->windows) &&
+                                                       !windows_segments(&d->windows.y, segments)))
+        return reject_schedule(d->w, "tile", "tile %ux: the images' sides are too wide", s->dot_windows_weights.mr);
+    return windows_weight_tiles(d, s->dot_windows_weights.mr) % s->dot_windows_weights.tiles == 0 ||
+           reject_schedule(d->w, "tiles", "tiles %u: they divide all tiles of a channel", s->dot_windows_weights.tiles);
 }

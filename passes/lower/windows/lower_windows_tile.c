@@ -28,16 +28,6 @@ static val number_y(const struct windows_product *c, const struct windows_tile *
     return ix_mod(c->d->w->k, t->row, c->win->y.out);
 }
 
-/* Elements of the images from one step of the kernel along an axis to the next. */
-static int64_t step_z(const struct image_windows *win) { return win->z.dilation * win->y.length * win->x.length; }
-static int64_t step_y(const struct image_windows *win) { return win->y.dilation * win->x.length; }
-
-/* Elements of the array that are missing before the first window. */
-static int64_t elements_before(const struct image_windows *win)
-{
-    return (win->z.before * win->y.length + win->y.before) * win->x.length + win->x.before;
-}
-
 /* The element of the images at which the window of the tile's first result begins; it may be outside of the array. */
 static val window_origin(const struct windows_product *c, const struct windows_tile *t)
 {
@@ -47,7 +37,7 @@ static val window_origin(const struct windows_product *c, const struct windows_t
     val y = ix_scale(k, number_y(c, t), win->y.stride * win->x.length);
     val image = ix_scale(k, ix_div(k, t->row, win->z.out * win->y.out), win->channels * windows_channel(win));
     val first = ix_add(k, ix_add(k, image, ix_add(k, z, y)), ix_scale(k, t->column, win->x.stride));
-    return ix_sub(k, first, k_int(k, elements_before(win)));
+    return ix_sub(k, first, k_int(k, windows_before(win)));
 }
 
 /* How far from there row `row` of the kernel is, counted through all channels. */
@@ -57,8 +47,8 @@ static val kernel_row(const struct windows_product *c, val row)
     struct kernel *k = c->d->w->k;
     val plane = ix_div(k, row, win->y.kernel);
     val first = ix_add(k, ix_scale(k, ix_div(k, plane, win->z.kernel), windows_channel(win)),
-                       ix_scale(k, ix_mod(k, plane, win->z.kernel), step_z(win)));
-    return ix_add(k, first, ix_scale(k, ix_mod(k, row, win->y.kernel), step_y(win)));
+                       ix_scale(k, ix_mod(k, plane, win->z.kernel), windows_step_z(win)));
+    return ix_add(k, first, ix_scale(k, ix_mod(k, row, win->y.kernel), windows_step_y(win)));
 }
 
 /* Adds the products of row `step` of the panel with the elements of the images from `at` on, but for the results in
@@ -74,43 +64,13 @@ static void add_step_of_panel(const struct windows_product *c, val step, val at,
         }
 }
 
-/* A loop that carries the tile's sums. */
-static val open_sums(const struct windows_product *c, val from, val to, val *acc, val *carry)
-{
-    struct kernel *k = c->d->w->k;
-    val loop = k_loop(k, LOOP_SERIAL, from, to, 1);
-    for (int64_t i = 0; i < c->d->mr; i++)
-        acc[i] = carry[i] = k_carry(k, acc[i]);
-    return loop;
-}
-
-static void close_sums(const struct windows_product *c, val loop, val *acc, const val *carry)
-{
-    struct kernel *k = c->d->w->k;
-    for (int64_t i = 0; i < c->d->mr; i++)
-        k_next(k, carry[i], acc[i]);
-    k_end(k, loop);
-    for (int64_t i = 0; i < c->d->mr; i++)
-        acc[i] = k_out(k, carry[i]);
-}
-
-/* Both conditions, of which any may be 0: it always holds. */
-static val and_conditions(struct kernel *k, val a, val b) { return a && b ? k_prim(k, P_AND, a, b, 0) : a ? a : b; }
-
-/* The condition that x is not in the zeros at the sides of the axis. */
-static val is_between(struct kernel *k, val x, const struct window_axis *a)
-{
-    val in = a->first > 0 ? k_prim(k, P_LE, k_int(k, a->first), x, 0) : 0;
-    return and_conditions(k, in, a->end < a->all ? k_prim(k, P_LT, x, k_int(k, a->end), 0) : 0);
-}
-
 /* All products of indices `from` to `to` of the contraction, one by one, those of padding included. */
 static void add_each(const struct windows_product *c, const struct windows_tile *t, val origin, val from, val to,
                      val *acc)
 {
     const struct image_windows *win = c->win;
     struct kernel *k = c->d->w->k;
-    val carry[MAX_ROWS], step = open_sums(c, from, to, acc, carry);
+    val carry[MAX_ROWS], step = windows_open_sums(c, from, to, acc, carry);
     ix_bound(k, step, 0, c->d->size.k - 1);
     val row = ix_div(k, step, win->x.kernel), column = ix_scale(k, ix_mod(k, step, win->x.kernel), win->x.dilation);
     val at = ix_add(k, origin, ix_add(k, kernel_row(c, row), column));
@@ -122,11 +82,11 @@ static void add_each(const struct windows_product *c, const struct windows_tile 
                        ix_scale(k, ix_mod(k, ix_div(k, row, win->y.kernel), win->z.kernel), win->z.dilation));
         val y = ix_add(k, ix_scale(k, number_y(c, t), win->y.stride),
                        ix_scale(k, ix_mod(k, row, win->y.kernel), win->y.dilation));
-        val in_rows = and_conditions(k, is_between(k, z, &win->z), is_between(k, y, &win->y));
+        val in_rows = windows_and(k, windows_is_between(k, z, &win->z), windows_is_between(k, y, &win->y));
         val none = k_bits(k, KL_F32, 0);
         for (int64_t i = 0; i < c->d->mr; i++) {
             val x = ix_add(k, column, k_int(k, (t->at + i) * win->x.stride));
-            val in = and_conditions(k, t->at < 0 ? 0 : is_between(k, x, &win->x), in_rows);
+            val in = windows_and(k, t->at < 0 ? 0 : windows_is_between(k, x, &win->x), in_rows);
             val place = ix_add(k, at, k_int(k, i * win->x.stride));
             if (in) {
                 place = k_prim(k, P_SELECT, in, place, k_int(k, 0));
@@ -136,44 +96,7 @@ static void add_each(const struct windows_product *c, const struct windows_tile 
             acc[i] = dot_multiply_add(k, in ? k_prim(k, P_SELECT, in, x, none) : x, weight, acc[i]);
         }
     }
-    close_sums(c, step, acc, carry);
-}
-
-/* Which elements of the kernel along an axis are in the image: first to end - 1; NIL, NIL: all are for each tile. */
-struct kernel_range { val first, end; };
-
-/* How many elements of the kernel along an axis are before `position` for window `number`: at most all of them. */
-static val kernel_before(struct kernel *k, const struct window_axis *a, val number, int64_t position)
-{
-    val before = k_max(k, ix_sub(k, k_int(k, position), ix_scale(k, number, a->stride)), k_int(k, 0));
-    ix_assume_range(k, before, 0, position);
-    return ix_min(k, ix_div(k, ix_add(k, before, k_int(k, a->dilation - 1)), a->dilation), a->kernel);
-}
-
-static struct kernel_range kernel_in_image(struct kernel *k, const struct window_axis *a, val number)
-{
-    if (!windows_pad(a))
-        return (struct kernel_range){0};
-    return (struct kernel_range){kernel_before(k, a, number, a->first), kernel_before(k, a, number, a->end)};
-}
-
-/* What is in the image of elements `from` to `to` of all channels, those of a channel or plane that begins at `top`. */
-static struct kernel_range kernel_here(const struct windows_product *c, const struct window_axis *a,
-                                       const struct kernel_range *in, bool whole, val from, val to, val top)
-{
-    struct kernel *k = c->d->w->k;
-    struct kernel_range r = {in->first ? in->first : k_int(k, 0), in->end ? in->end : k_int(k, a->kernel)};
-    if (!whole) {
-        r.first = k_max(k, r.first, ix_sub(k, from, top));
-        r.end = k_min(k, r.end, ix_sub(k, to, top));
-    }
-    return r;
-}
-
-/* Are all blocks of whole parts of so many steps? */
-static bool blocks_of(const struct windows_product *c, int64_t steps)
-{
-    return c->d->blocks == 1 || c->d->kblock % steps == 0;
+    windows_close_sums(c, step, acc, carry);
 }
 
 /* The products of a row of the kernel: `step` is its first one's row of the panel, `at` where it meets the images. */
@@ -196,39 +119,12 @@ static void add_kernel_row(const struct windows_product *c, const struct windows
     }
 }
 
-/* A loop that carries the tile's sums and two addresses. */
-struct rows_loop {
-    val loop, outer[MAX_ROWS], at, step;
-};
-
-static struct rows_loop open_rows(const struct windows_product *c, val from, val to, val at, val step, val *acc)
-{
-    const struct image_windows *win = c->win;
-    struct kernel *k = c->d->w->k;
-    struct rows_loop l;
-    l.loop = open_sums(c, from, to, acc, l.outer);
-    l.at = k_carry(k, at);
-    l.step = k_carry(k, step);
-    ix_assume_range(k, l.at, -elements_before(win), win->images * win->channels * windows_channel(win));
-    ix_assume_range(k, l.step, blocks_of(c, windows_plane_steps(win)) ? 0 : -windows_plane_steps(win), c->d->size.k);
-    return l;
-}
-
-static void close_rows(const struct windows_product *c, const struct rows_loop *l, int64_t at, int64_t step, val *acc)
-{
-    struct kernel *k = c->d->w->k;
-    val next_at = ix_add(k, l->at, k_int(k, at)), next_step = ix_add(k, l->step, k_int(k, step));
-    k_next(k, l->at, next_at);
-    k_next(k, l->step, next_step);
-    close_sums(c, l->loop, acc, l->outer);
-}
-
 /* The tile, with what of the kernel is in the image along z and along y. */
-struct tile_range { const struct windows_tile *t; val origin; struct kernel_range z, y; };
+struct tile_range { const struct windows_tile *t; val origin; struct windows_range z, y; };
 
 /* A loop over planes of the kernel, counted through all channels, of which those outside of the image are left out. */
 struct planes_loop {
-    struct rows_loop plane;
+    struct windows_loop plane;
     val number, channel, outer[MAX_ROWS];        /* the plane's; the loop over channels, if that is another one */
 };
 
@@ -242,19 +138,19 @@ static struct planes_loop open_planes(const struct windows_product *c, const str
     const int64_t planes = win->z.kernel, steps = windows_plane_steps(win);
     const bool inner = counts_planes(win);
     struct planes_loop l = {0};
-    struct kernel_range here = {from, to};
+    struct windows_range here = {from, to};
     val top = k_int(k, 0), at = r->origin;
     if (inner) {
         val channels = ix_div(k, ix_add(k, to, k_int(k, planes - 1)), planes);
-        l.channel = open_sums(c, ix_div(k, from, planes), channels, acc, l.outer);
+        l.channel = windows_open_sums(c, ix_div(k, from, planes), channels, acc, l.outer);
         ix_bound(k, l.channel, 0, win->channels - 1);
         top = ix_scale(k, l.channel, planes);
-        here = kernel_here(c, &win->z, &r->z, blocks_of(c, windows_steps(win)), from, to, top);
+        here = windows_range_here(k, &r->z, planes, windows_blocks_of(c, windows_steps(win)), from, to, top);
         at = ix_add(k, at, ix_scale(k, l.channel, windows_channel(win)));
     }
-    at = ix_add(k, at, ix_scale(k, here.first, inner ? step_z(win) : windows_channel(win)));
+    at = ix_add(k, at, ix_scale(k, here.first, inner ? windows_step_z(win) : windows_channel(win)));
     val step = ix_sub(k, ix_scale(k, ix_add(k, top, here.first), steps), c->k0);
-    l.plane = open_rows(c, here.first, here.end, at, step, acc);
+    l.plane = windows_open_loop(c, here.first, here.end, at, step, acc);
     l.number = ix_add(k, top, l.plane.loop);
     return l;
 }
@@ -262,9 +158,10 @@ static struct planes_loop open_planes(const struct windows_product *c, const str
 static void close_planes(const struct windows_product *c, const struct planes_loop *l, val *acc)
 {
     const struct image_windows *win = c->win;
-    close_rows(c, &l->plane, counts_planes(win) ? step_z(win) : windows_channel(win), windows_plane_steps(win), acc);
+    const int64_t next = counts_planes(win) ? windows_step_z(win) : windows_channel(win);
+    windows_close_loop(c, &l->plane, next, windows_plane_steps(win), acc);
     if (l->channel)
-        close_sums(c, l->channel, acc, l->outer);
+        windows_close_sums(c, l->channel, acc, l->outer);
 }
 
 /* The products of rows `from` to `to` of the kernel, counted through all channels, without those of padding.  The loop
@@ -275,14 +172,15 @@ static void add_rows(const struct windows_product *c, const struct tile_range *r
     struct kernel *k = c->d->w->k;
     val planes = ix_div(k, ix_add(k, to, k_int(k, win->y.kernel - 1)), win->y.kernel);
     struct planes_loop l = open_planes(c, r, ix_div(k, from, win->y.kernel), planes, acc);
-    struct kernel_range here = kernel_here(c, &win->y, &r->y, blocks_of(c, windows_plane_steps(win)), from, to,
-                                           ix_scale(k, l.number, win->y.kernel));
-    struct rows_loop row = open_rows(c, here.first, here.end,
-                                     ix_add(k, l.plane.at, ix_scale(k, here.first, step_y(win))),
+    const bool whole = windows_blocks_of(c, windows_plane_steps(win));
+    struct windows_range here = windows_range_here(k, &r->y, win->y.kernel, whole, from, to,
+                                                   ix_scale(k, l.number, win->y.kernel));
+    struct windows_loop row = windows_open_loop(c, here.first, here.end,
+                                     ix_add(k, l.plane.at, ix_scale(k, here.first, windows_step_y(win))),
                                      ix_add(k, l.plane.step, ix_scale(k, here.first, win->x.kernel)), acc);
     ix_bound(k, row.loop, 0, win->y.kernel - 1);
     add_kernel_row(c, r->t, row.step, row.at, acc);
-    close_rows(c, &row, step_y(win), win->x.kernel, acc);
+    windows_close_loop(c, &row, windows_step_y(win), win->x.kernel, acc);
     close_planes(c, &l, acc);
 }
 
@@ -295,7 +193,7 @@ static void add_planes(const struct windows_product *c, const struct tile_range 
     struct planes_loop l = open_planes(c, r, from, to, acc);
     for (int64_t row = 0; row < win->y.kernel; row++)
         add_kernel_row(c, r->t, ix_add(k, l.plane.step, k_int(k, row * win->x.kernel)),
-                       ix_add(k, l.plane.at, k_int(k, row * step_y(win))), acc);
+                       ix_add(k, l.plane.at, k_int(k, row * windows_step_y(win))), acc);
     close_planes(c, &l, acc);
 }
 
@@ -313,9 +211,9 @@ static void add_kernel_rows(const struct windows_product *c, const struct window
 {
     const struct image_windows *win = c->win;
     struct kernel *k = c->d->w->k;
-    const struct tile_range r = {t, origin, kernel_in_image(k, &win->z, number_z(c, t)),
-                                 kernel_in_image(k, &win->y, number_y(c, t))};
-    const bool whole = blocks_of(c, windows_plane_steps(win));
+    const struct tile_range r = {t, origin, windows_in_image(k, &win->z, number_z(c, t)),
+                                 windows_in_image(k, &win->y, number_y(c, t))};
+    const bool whole = windows_blocks_of(c, windows_plane_steps(win));
     val carry[MAX_ROWS], pass = 0, zero = k_int(k, 0);
     if (!writes_planes(c)) {
         add_rows(c, &r, from, to, acc);
@@ -331,7 +229,7 @@ static void add_kernel_rows(const struct windows_product *c, const struct window
         ix_assume_range(k, first, 0, win->channels * win->z.kernel);
     }
     if (!whole) /* twice: after the whole planes, there are only rows */
-        pass = open_sums(c, zero, k_int(k, 2), acc, carry);
+        pass = windows_open_sums(c, zero, k_int(k, 2), acc, carry);
     if (!whole || r.y.first) {
         val begin = ix_scale(k, first, win->y.kernel), rows_from = from, rows_to = k_min(k, begin, to);
         if (!whole) {
@@ -346,24 +244,7 @@ static void add_kernel_rows(const struct windows_product *c, const struct window
     }
     add_planes(c, &r, first, end, acc);
     if (!whole)
-        close_sums(c, pass, acc, carry);
-}
-
-/* 1 if the tile's sums are to be computed with all products, else 0. */
-static val has_special(const struct windows_product *c, const val *acc)
-{
-    struct kernel *k = c->d->w->k;
-    val least = 0;
-    for (int64_t i = 0; i < c->d->mr; i++) { /* -0 has the least bits of all, as i32 */
-        val bits = k_inst(k, L_OP(P_BITS), KL_I32, acc[i], 0, 0, 0);
-        least = i ? k_fold_step(k, FOLD_MIN, least, bits) : bits;
-    }
-    least = k_lane_reduce(k, FOLD_MIN, least);
-    val negative = k_prim(k, P_EQ, least, k_bits(k, KL_I32, 0x80000000), 0);
-    val infinite = k_prim(k, P_LE, k_bits(k, KL_I32, 0x7f800000), k_load(k, c->most, k_int(k, 0), 0), 0);
-    val times = k_prim(k, P_SELECT, k_prim(k, P_OR, negative, infinite, 0), k_int(k, 1), k_int(k, 0));
-    ix_assume_range(k, times, 0, 1);
-    return times;
+        windows_close_sums(c, pass, acc, carry);
 }
 
 /* The products of the part of the k-block, added to the chains. */
@@ -386,22 +267,15 @@ static void end_chains(const struct windows_product *c, const struct windows_til
 {
     const struct dot *d = c->d;
     struct kernel *k = d->w->k;
-    val carry[MAX_ROWS], zero = k_splat(k, k_bits(k, d->dtype, 0));
     if (windows_pad(&c->win->z) || windows_pad(&c->win->y) || (t->at >= 0 && windows_pad(&c->win->x))) {
-        val again = open_sums(c, k_int(k, 0), has_special(c, acc), acc, carry);
+        val carry[MAX_ROWS], zero = k_splat(k, k_bits(k, d->dtype, 0));
+        val again = windows_open_sums(c, k_int(k, 0), windows_has_special(c, acc), acc, carry);
         for (int64_t i = 0; i < d->mr; i++)
             acc[i] = zero;
         add_each(c, t, origin, c->k0, c->end, acc);
-        close_sums(c, again, acc, carry);
+        windows_close_sums(c, again, acc, carry);
     }
-    for (int64_t i = 0; i < d->mr; i++) {
-        val here = ix_add(k, at, k_int(k, i * d->nr)), sum = acc[i];
-        if (d->blocks > 1) {
-            sum = k_prim(k, P_ADD, k_load(k, c->sums, here, 0), acc[i], 0);
-            sum = k_prim(k, P_SELECT, k_prim(k, P_EQ, c->kb, k_int(k, 0), 0), acc[i], sum);
-        }
-        k_store(k, c->sums, here, sum, 0);
-    }
+    windows_add_chains(c, at, acc);
 }
 
 void windows_tile_emit(const struct windows_product *c, const struct windows_tile *t)
@@ -413,8 +287,8 @@ void windows_tile_emit(const struct windows_product *c, const struct windows_til
     val acc[MAX_ROWS], open = 0;
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
     val origin = window_origin(c, t), zero = k_splat(k, k_bits(k, d->dtype, 0));
-    val first = ix_add(k, ix_scale(k, ix_sub(k, t->row, c->row0), c->win->x.out), t->column);
-    val at = ix_add(k, ix_scale(k, first, d->nr), w->lane);
+    val first = ix_add(k, ix_scale(k, t->row, c->win->x.out), t->column);
+    val at = ix_add(k, ix_scale(k, ix_sub(k, first, c->n0), d->nr), w->lane);
     for (int64_t i = 0; i < d->mr; i++) {
         acc[i] = zero;
         if (parts)

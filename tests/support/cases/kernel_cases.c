@@ -298,6 +298,11 @@ static void any_product(struct kernel_cases *c, const struct caps *t, struct sch
         s->dot_windows.channels = rng_below(&c->r, 2) ? up_to(c, 4) : 0;
         s->dot_windows.square = rng_below(&c->r, 2) ? power(c, 4) : 0;
         break;
+    case SCHED_DOT_WINDOWS_WEIGHTS: /* a row or a plane of a kernel, often */
+        s->dot_windows_weights.mr = up_to(c, 3) * up_to(c, 4);
+        s->dot_windows_weights.tiles = rng_below(&c->r, 2) ? up_to(c, 4) : 0;
+        s->dot_windows_weights.square = rng_below(&c->r, 2) ? power(c, 4) : 0;
+        break;
     case SCHED_DOT_DIRECT:
         s->dot_direct.rows = rng_below(&c->r, 2) ? up_to(c, 4) : 0;
         s->dot_direct.tiles = rng_below(&c->r, 2) ? up_to(c, 3) : 0;
