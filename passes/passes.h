@@ -95,6 +95,8 @@ struct window_axis {
     int64_t kernel, stride, dilation;            /* elements of a window */
     int64_t all, first, end;                     /* length with all zeros; outside of first to end - 1 are zeros */
     int64_t before, length;                      /* where the array begins, and its length */
+    int64_t gap;                                 /* 1; or with zeros between the array's elements, each gap-th is one;
+                                                    then stride and dilation are 1 */
 };
 struct image_windows {
     int64_t images, channels;

@@ -2,14 +2,15 @@
 #include "ir/loop/loop.h"
 #include "passes/passes.h"
 
-enum { BEFORE = 2 }; /* axes of images before the spatial ones */
+enum { BEFORE = 2, /* axes of images before the spatial ones */
+       MAX_GAP = 4 }; /* from an element to the next: a tile has code for each of so many positions */
 
-/* Do zeros that pad r writes surround images [image, channel, spatial..] along a spatial axis? */
+/* Does pad r write zeros around images [image, channel, spatial..] along a spatial axis, or between their elements? */
 static bool is_image_border(const struct graph *g, ref r)
 {
     const struct node *n = &g->node[r], *value = &g->node[n->in[1]];
-    return op_is_masked(n->op) && value->op == OP_const && !value->attr.konst.bits && !n->attr.pad.interior &&
-           n->attr.pad.low >= 0 && n->attr.pad.high >= 0 && n->attr.pad.axis >= BEFORE;
+    return op_is_masked(n->op) && value->op == OP_const && !value->attr.konst.bits && n->attr.pad.low >= 0 &&
+           n->attr.pad.high >= 0 && n->attr.pad.axis >= BEFORE;
 }
 
 /* ---- the views from a product to the images ---- */
@@ -151,15 +152,20 @@ static bool find_contracted(const struct graph *g, ref dot, bool contracted, str
     const unsigned axes = s->rank - BEFORE, lead = 3 - axes;
     *w = (struct image_windows){.images = s->dim[0], .channels = s->dim[1], .contracted = contracted};
     for (unsigned i = 0; i < 3; i++)
-        w->axis[i] = i < lead ? (struct window_axis){1, 1, 1, 1, 1, 0, 1, 0, 1} :
+        w->axis[i] = i < lead ? (struct window_axis){1, 1, 1, 1, 1, 0, 1, 0, 1, 1} :
             (struct window_axis){.out = b->dim[position[1 + i - lead]], .all = s->dim[BEFORE + i - lead],
-                                 .end = s->dim[BEFORE + i - lead]};
+                                 .end = s->dim[BEFORE + i - lead], .gap = 1};
     if (!find_kernel(g, n, axes, size, found, w))
         return false;
     for (; is_image_border(g, v) && node_is_view(g, v); v = g->node[v].in[0]) {
-        const union attr *a = &g->node[v].attr;
-        w->axis[a->pad.axis - BEFORE + lead].first += a->pad.low;
-        w->axis[a->pad.axis - BEFORE + lead].end -= a->pad.high;
+        const union attr *pad = &g->node[v].attr;
+        struct window_axis *a = &w->axis[pad->pad.axis - BEFORE + lead];
+        const bool apart = pad->pad.interior > 0; /* zeros between elements */
+        if (a->gap > 1 || (apart && (contracted || a->stride > 1 || a->dilation > 1 || pad->pad.interior >= MAX_GAP)))
+            break;
+        a->first += pad->pad.low;
+        a->end -= pad->pad.high;
+        a->gap += pad->pad.interior;
     }
     w->array = v;
     for (unsigned i = lead; i < 3; i++) {
@@ -224,9 +230,10 @@ static bool weights_pay(const struct image_windows *w)
     enum { MIN_RESULTS = 96, MIN_ELEMENTS = 4, MAX_PIECES = 16 };
     struct window_segment s[WINDOW_SEGMENTS];
     const int64_t rows = windows_tile_rows(w);
+    if (rows * w->x.kernel < MIN_ELEMENTS || w->channels * w->z.kernel * w->y.kernel * w->x.kernel < MIN_RESULTS)
+        return false;
     const unsigned of_rows = rows == w->y.kernel ? windows_segments(&w->y, s) : 1, pieces = windows_segments(&w->x, s);
-    return w->channels * w->z.kernel * w->y.kernel * w->x.kernel >= MIN_RESULTS && rows * w->x.kernel >= MIN_ELEMENTS &&
-           of_rows > 0 && pieces > 0 && of_rows * pieces <= MAX_PIECES;
+    return of_rows > 0 && pieces > 0 && of_rows * pieces <= MAX_PIECES;
 }
 
 /* Of few products for each result, as of one channel with a volume, addresses take too much of the time. */

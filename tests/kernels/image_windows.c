@@ -1,7 +1,7 @@
-/* Convolutions that read the windows of images in place (lower_windows.c), of two and of three axes: borders that are
- * stored and that are not, wider than tiles, on all sides of the image; kernels of one element along an axis; blocks
- * and parts of a contraction that begin and end anywhere; weights that are not finite, and sums of -0, whose products
- * with zeros count.
+/* Convolutions that read the windows of images in place (lower_windows.c), of two and of three axes, and gradients in
+ * their weights: borders that are stored and that are not, wider than tiles, on all sides of the image; zeros between
+ * the images' elements; kernels of one element along an axis; blocks and parts of a contraction that begin and end
+ * anywhere; weights that are not finite, and sums of -0, whose products with zeros count.
  *
  *   image_windows [COUNT [SEED [VARIANTS [COMPILE]]]]     VARIANTS and COMPILE as those of small_scopes */
 #include "tests/support/cases/kernel_cases.h"
@@ -11,7 +11,7 @@ enum { PLAIN, INFINITE, TINY, VALUES };
 enum { BORDER_INSIDE, BORDER_READ, BORDER_BELOW, FORMS }; /* who else reads the border, or is below it */
 
 struct image_case {
-    int64_t images, channels, filters, kernel[3], stride[3], dilation[3], low[3], high[3], out[3], block;
+    int64_t images, channels, filters, kernel[3], stride[3], dilation[3], low[3], high[3], out[3], gap[3], block;
     unsigned axes, values, form;
     bool gradient;          /* in weights: positions are contracted */
     bool transposed;        /* weights [contraction, filters]; of a gradient dy [filters, images, positions] */
@@ -30,6 +30,7 @@ static struct image_case any_case(struct rng *r)
         c.kernel[i] = ONE_OF(r, 2, 3, 3, 3, 4);
         c.stride[i] = ONE_OF(r, 1, 1, 2, 3);
         c.dilation[i] = ONE_OF(r, 1, 1, 1, 2);
+        c.gap[i] = c.stride[i] == 1 && c.dilation[i] == 1 ? ONE_OF(r, 1, 1, 2, 3) : 1;
         c.low[i] = ONE_OF(r, 0, 1, 1, 2, 5, 9);
         c.high[i] = ONE_OF(r, 0, 1, 1, 2, 4, 8);
         c.out[i] = i == c.axes - 1 ? ONE_OF(r, 6, 7, 8, 9, 10, 12, 14, 21) : ONE_OF(r, 1, 2, 3, 5);
@@ -49,13 +50,15 @@ static struct image_case any_case(struct rng *r)
     return c;
 }
 
-/* The image's length along an axis; at least 1, for which the border may have to be shorter. */
+/* The image's length along an axis; at least 1, for which the border may have to be shorter, or longer to end with an
+ * element. */
 static int64_t image_length(struct image_case *c, unsigned i)
 {
     int64_t all = (c->out[i] - 1) * c->stride[i] + (c->kernel[i] - 1) * c->dilation[i] + 1;
     while (all - c->low[i] - c->high[i] < 1)
         *(c->low[i] > c->high[i] ? &c->low[i] : &c->high[i]) -= 1;
-    return all - c->low[i] - c->high[i];
+    c->high[i] += (all - c->low[i] - c->high[i] - 1) % c->gap[i];
+    return (all - c->low[i] - c->high[i] - 1) / c->gap[i] + 1;
 }
 
 static ref scaled(struct graph *g, ref x, double by) { return n_mul(g, x, n_k(g, x, by)); }
@@ -90,8 +93,8 @@ static struct graph *convolution(struct image_case *c)
     if (c->form == BORDER_BELOW) /* zeros between the elements, which are stored */
         x = n_pad(g, x, zero, last, 0, even, 1);
     for (uint32_t i = 0; i < axes; i++)
-        if (c->low[i] || c->high[i])
-            x = n_pad(g, x, zero, 2 + i, c->low[i], c->high[i], 0);
+        if (c->low[i] || c->high[i] || c->gap[i] > 1)
+            x = n_pad(g, x, zero, 2 + i, c->low[i], c->high[i], c->gap[i] - 1);
     if (c->form == BORDER_READ)
         graph_output(g, OUT_RETURN, x, 0);
     for (uint32_t i = 0; i < axes; i++)
@@ -149,7 +152,7 @@ int main(int argc, char **argv)
     }
     uint64_t cases = k.kinds[SCHED_DOT_WINDOWS], gradients = k.kinds[SCHED_DOT_WINDOWS_WEIGHTS];
     kernel_cases_print(&k);
-    check(cases > count / 2 && gradients > count / 2, "%" PRIu64 " and, for weights, %" PRIu64 " kernels read windows in place",
-          cases, gradients);
+    check(cases > count / 2 && gradients > count / 2,
+          "%" PRIu64 " kernels, and %" PRIu64 " of gradients, read windows in place", cases, gradients);
     return finish();
 }

@@ -5,7 +5,9 @@
  * broadcast.  So nothing is copied for each element of a window, and the products of a window with padding can be left
  * out: tiles at the left and right edges have code of their own, and rows and planes of the kernel that are outside of
  * the image are skipped for all of the tile.  So the padding need not be in memory: a convolution 3x3 of stride 2 of
- * 256 channels takes 0.95 of the time without the kernel that stores it.
+ * 256 channels takes 0.95 of the time without the kernel that stores it.  Zeros between the elements, as of a
+ * transposed convolution, are left out likewise: rows of the kernel are stepped over, and tiles have code for each way
+ * in which their columns meet elements.
  *
  * A k-block's weights may be more than the first-level cache has: then all rows of the task are multiplied with a part
  * of them at a time, and the chains are kept in between.  Of channels that are whole and in the image the products are
@@ -32,8 +34,11 @@ bool windows_facts(struct dot *d)
         return false;
     lower_zero_border(g, win->array, &border);
     for (uint32_t rank = node_shape(g, win->array)->rank, i = 0; i < rank - 2; i++) { /* from the last axis on */
-        win->axis[2 - i].first += border.first[rank - 1 - i];
-        win->axis[2 - i].end -= win->axis[2 - i].length - border.end[rank - 1 - i];
+        struct window_axis *a = &win->axis[2 - i];
+        if (a->gap == 1) {
+            a->first += border.first[rank - 1 - i];
+            a->end -= a->length - border.end[rank - 1 - i];
+        }
     }
     dot_find_steps(d);
     return win->x.kernel > 1 && win->y.kernel * win->z.kernel > 1;
@@ -67,24 +72,29 @@ int64_t dot_windows_block_channels(const struct dot *d)
     return d->blocks == 1 ? d->windows.channels : dot_parts(d->kblock, steps) + (d->kblock % steps != 0);
 }
 
-/* The tiles of a row of results: those at the edges, and those between. */
+/* The tiles of a row of results: those at the edges, and those between, of which as many are in an iteration as have
+ * other zeros between the images' elements. */
 static void emit_row(const struct windows_product *c, val row)
 {
     struct kernel *k = c->d->w->k;
-    const int64_t tiles = c->win->x.out / c->d->mr;
-    struct windows_edges edges = dot_windows_edges(c->d, c->d->mr);
+    const int64_t tiles = c->win->x.out / c->d->mr, mr = c->d->mr, gap = c->win->x.gap;
+    const struct windows_edges edges = dot_windows_edges(c->d, mr);
+    const int64_t middle = (tiles - edges.left - edges.right) / gap * gap, end = edges.left + middle;
     struct windows_tile t = {.row = row};
     for (int64_t i = 0; i < tiles; i++) {
-        bool middle = i >= edges.left && i < tiles - edges.right;
-        t.at = i * c->d->mr;
-        t.column = k_int(k, t.at);
-        if (!middle) {
+        if (i < edges.left || i >= end) {
+            t.at = i * mr;
+            t.column = k_int(k, t.at);
+            t.phase = t.at % gap;
             windows_tile_emit(c, &t);
         } else if (i == edges.left) {
-            val number = k_loop(k, LOOP_SERIAL, k_int(k, i), k_int(k, tiles - edges.right), 1);
-            t.column = ix_scale(k, number, c->d->mr);
-            t.at = -1;
-            windows_tile_emit(c, &t);
+            val number = k_loop(k, LOOP_SERIAL, k_int(k, i), k_int(k, end), gap);
+            for (int64_t j = 0; j < gap; j++) {
+                t.column = ix_scale(k, ix_add(k, number, k_int(k, j)), mr);
+                t.at = -1;
+                t.phase = (i + j) * mr % gap;
+                windows_tile_emit(c, &t);
+            }
             k_end(k, number);
         }
     }

@@ -3,8 +3,8 @@
 #define KILN_LOWER_WINDOWS_H
 #include "passes/lower/dot/lower_dot.h"
 
-/* Are there zeros at the sides of an axis? */
-static inline bool windows_pad(const struct window_axis *a) { return a->first > 0 || a->end < a->all; }
+/* Are there zeros at the sides of an axis, or between elements? */
+static inline bool windows_pad(const struct window_axis *a) { return a->first > 0 || a->end < a->all || a->gap > 1; }
 
 /* Elements of a window in a row, a plane and a channel of an image. */
 static inline int64_t windows_plane_steps(const struct image_windows *win) { return win->y.kernel * win->x.kernel; }
@@ -68,11 +68,18 @@ void windows_close_loop(const struct windows_product *c, const struct windows_lo
                         val *acc);
 /* Both conditions, of which any may be 0: it always holds. */
 val windows_and(struct kernel *k, val a, val b);
-/* The condition that x is not in the zeros at the sides of the axis. */
+/* The condition that x is not in the zeros at the sides of the axis, and, the second, that none is an element there. */
 val windows_is_between(struct kernel *k, val x, const struct window_axis *a);
+val windows_is_element(struct kernel *k, val x, const struct window_axis *a);
+val windows_element(struct kernel *k, val x, const struct window_axis *a); /* the array's, which may be outside of it */
+/* The first element from window `number` on: its number in the array, and in the window. */
+struct windows_start { val element, kernel; };
+struct windows_start windows_first_element(struct kernel *k, const struct window_axis *a, val number);
 /* Which elements of window `number` along an axis are in the image: first to end - 1; NIL, NIL: all are for each. */
 struct windows_range { val first, end; };
 struct windows_range windows_in_image(struct kernel *k, const struct window_axis *a, val number);
+/* The same range of elements of the window, counted from element `start` on by gaps. */
+struct windows_range windows_by_gap(struct kernel *k, const struct window_axis *a, struct windows_range r, val start);
 /* The part of `in`, of `length` elements that begin at `top`, from `from` to `to`; whole: all of it is. */
 struct windows_range windows_range_here(struct kernel *k, const struct windows_range *in, int64_t length, bool whole,
                                         val from, val to, val top);
@@ -83,9 +90,10 @@ val windows_has_special(const struct windows_product *c, const val *acc);
 void windows_add_chains(const struct windows_product *c, val at, val *acc);
 
 /* ---- lower_windows_tile.c ---- */
-/* MR adjacent results: their row, counted through all planes of all images, their first column, and which of them may
- * leave out which columns of the kernel: those whose windows begin at `at`, or any if that is -1. */
-struct windows_tile { val row, column; int64_t at; };
+/* MR adjacent results: their row, counted through all planes of all images, and their first column; at: its number, if
+ * it is known, so that they leave out columns of the kernel that are outside of the image; else -1.  phase: the number
+ * modulo the gap between elements. */
+struct windows_tile { val row, column; int64_t at, phase; };
 /* The products of a tile with the part of the k-block, whose sums are added to what is in scratch. */
 void windows_tile_emit(const struct windows_product *c, const struct windows_tile *t);
 

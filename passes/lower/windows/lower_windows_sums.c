@@ -53,6 +53,32 @@ val windows_is_between(struct kernel *k, val x, const struct window_axis *a)
     return windows_and(k, in, a->end < a->all ? k_prim(k, P_LT, x, k_int(k, a->end), 0) : 0);
 }
 
+val windows_is_element(struct kernel *k, val x, const struct window_axis *a)
+{
+    if (a->gap == 1)
+        return 0;
+    val phase = ix_mod(k, ix_add(k, x, k_int(k, a->gap * a->before - a->before)), a->gap);
+    return k_prim(k, P_EQ, phase, k_int(k, 0), 0);
+}
+
+val windows_element(struct kernel *k, val x, const struct window_axis *a)
+{
+    /* x is not below 0, nor is what is divided */
+    val from = ix_add(k, x, k_int(k, a->gap * a->before - a->before));
+    return ix_sub(k, ix_div(k, from, a->gap), k_int(k, a->before));
+}
+
+struct windows_start windows_first_element(struct kernel *k, const struct window_axis *a, val number)
+{
+    val x = ix_scale(k, number, a->stride);
+    struct windows_start s = {windows_element(k, ix_add(k, x, k_int(k, a->gap - 1)), a), k_int(k, 0)};
+    if (a->gap > 1) {
+        s.kernel = ix_sub(k, ix_add(k, ix_scale(k, s.element, a->gap), k_int(k, a->before)), x);
+        ix_assume_range(k, s.kernel, 0, a->gap - 1);
+    }
+    return s;
+}
+
 /* How many elements of the kernel along an axis are before `position` for window `number`: at most all of them. */
 static val kernel_before(struct kernel *k, const struct window_axis *a, val number, int64_t position)
 {
@@ -66,6 +92,17 @@ struct windows_range windows_in_image(struct kernel *k, const struct window_axis
     if (!windows_pad(a))
         return (struct windows_range){0};
     return (struct windows_range){kernel_before(k, a, number, a->first), kernel_before(k, a, number, a->end)};
+}
+
+struct windows_range windows_by_gap(struct kernel *k, const struct window_axis *a, struct windows_range r, val start)
+{
+    val *const bound[] = {&r.first, &r.end};
+    for (unsigned i = 0; i < 2 && a->gap > 1; i++) {
+        val from = k_max(k, ix_sub(k, *bound[i], start), k_int(k, 0));
+        ix_assume_range(k, from, 0, a->kernel);
+        *bound[i] = ix_div(k, ix_add(k, from, k_int(k, a->gap - 1)), a->gap);
+    }
+    return r;
 }
 
 struct windows_range windows_range_here(struct kernel *k, const struct windows_range *in, int64_t length, bool whole,

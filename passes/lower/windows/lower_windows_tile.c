@@ -8,12 +8,22 @@
 enum { PREFETCH_CHANNELS = 2, /* ahead: of the images each, which lies on other pages */
        MIN_PREFETCHED = 8 };
 
-/* Is column `column` of the kernel outside of the image for result i of the tile? */
+/* Is column `column` of the kernel outside of the image, or between its elements, for result i of the tile? */
 static bool is_padding(const struct windows_product *c, const struct windows_tile *t, int64_t i, int64_t column)
 {
     const struct window_axis *a = &c->win->x;
-    int64_t x = (t->at + i) * a->stride + column * a->dilation;
-    return t->at >= 0 && (x < a->first || x >= a->end);
+    const int64_t x = (t->at + i) * a->stride + column * a->dilation;
+    return (t->at >= 0 && (x < a->first || x >= a->end)) ||
+           (t->phase + i + column + (a->gap - 1) * a->before) % a->gap != 0;
+}
+
+/* How far from the window_origin column `column` of the kernel is for result i. */
+static int64_t column_offset(const struct windows_product *c, const struct windows_tile *t, int64_t i, int64_t column)
+{
+    const struct window_axis *a = &c->win->x;
+    if (a->gap == 1)
+        return i * a->stride + column * a->dilation;
+    return (t->phase + i + column + (a->gap - 1) * a->before) / a->gap;
 }
 
 /* The tile's number along z and y, among the windows of an image. */
@@ -28,73 +38,67 @@ static val number_y(const struct windows_product *c, const struct windows_tile *
     return ix_mod(c->d->w->k, t->row, c->win->y.out);
 }
 
-/* The element of the images at which the window of the tile's first result begins; it may be outside of the array. */
+/* The element of the images at which the window of the tile's first result begins, or the first one of the plane, row
+ * and column that are elements; it may be outside of the array. */
 static val window_origin(const struct windows_product *c, const struct windows_tile *t)
 {
     const struct image_windows *win = c->win;
     struct kernel *k = c->d->w->k;
-    val z = ix_scale(k, number_z(c, t), win->z.stride * win->y.length * win->x.length);
-    val y = ix_scale(k, number_y(c, t), win->y.stride * win->x.length);
+    val z = windows_first_element(k, &win->z, number_z(c, t)).element;
+    val y = windows_first_element(k, &win->y, number_y(c, t)).element, x = ix_scale(k, t->column, win->x.stride);
+    if (win->x.gap > 1)
+        x = ix_div(k, ix_sub(k, t->column, k_int(k, t->phase)), win->x.gap);
     val image = ix_scale(k, ix_div(k, t->row, win->z.out * win->y.out), win->channels * windows_channel(win));
-    val first = ix_add(k, ix_add(k, image, ix_add(k, z, y)), ix_scale(k, t->column, win->x.stride));
-    return ix_sub(k, first, k_int(k, windows_before(win)));
+    val row = ix_scale(k, ix_add(k, ix_scale(k, z, win->y.length), y), win->x.length);
+    return ix_sub(k, ix_add(k, ix_add(k, image, row), x), k_int(k, win->x.before));
 }
 
-/* How far from there row `row` of the kernel is, counted through all channels. */
-static val kernel_row(const struct windows_product *c, val row)
-{
-    const struct image_windows *win = c->win;
-    struct kernel *k = c->d->w->k;
-    val plane = ix_div(k, row, win->y.kernel);
-    val first = ix_add(k, ix_scale(k, ix_div(k, plane, win->z.kernel), windows_channel(win)),
-                       ix_scale(k, ix_mod(k, plane, win->z.kernel), windows_step_z(win)));
-    return ix_add(k, first, ix_scale(k, ix_mod(k, row, win->y.kernel), windows_step_y(win)));
-}
-
-/* Adds the products of row `step` of the panel with the elements of the images from `at` on, but for the results in
- * `without`. */
-static void add_step_of_panel(const struct windows_product *c, val step, val at, uint32_t without, val *acc)
+/* Adds the products of row `step` of the panel, of column `column` of the kernel, with the elements of the images,
+ * whose row begins at `at`, but for those of padding. */
+static void add_column(const struct windows_product *c, const struct windows_tile *t, val step, val at, int64_t column,
+                       val *acc)
 {
     struct kernel *k = c->d->w->k;
     val weight = k_load(k, c->panel, ix_add(k, ix_scale(k, step, c->d->nr), c->d->w->lane), 0);
     for (int64_t i = 0; i < c->d->mr; i++)
-        if (!(without >> i & 1)) {
-            val x = k_load(k, c->images, ix_add(k, at, k_int(k, i * c->win->x.stride)), 0);
+        if (!is_padding(c, t, i, column)) {
+            val x = k_load(k, c->images, ix_add(k, at, k_int(k, column_offset(c, t, i, column))), 0);
             acc[i] = dot_multiply_add(k, x, weight, acc[i]);
         }
 }
 
 /* All products of indices `from` to `to` of the contraction, one by one, those of padding included. */
-static void add_each(const struct windows_product *c, const struct windows_tile *t, val origin, val from, val to,
-                     val *acc)
+static void add_each(const struct windows_product *c, const struct windows_tile *t, val from, val to, val *acc)
 {
     const struct image_windows *win = c->win;
     struct kernel *k = c->d->w->k;
     val carry[MAX_ROWS], step = windows_open_sums(c, from, to, acc, carry);
     ix_bound(k, step, 0, c->d->size.k - 1);
     val row = ix_div(k, step, win->x.kernel), column = ix_scale(k, ix_mod(k, step, win->x.kernel), win->x.dilation);
-    val at = ix_add(k, origin, ix_add(k, kernel_row(c, row), column));
-    if (!win->outside) {
-        add_step_of_panel(c, ix_sub(k, step, c->k0), at, 0, acc);
-    } else {
-        val weight = k_load(k, c->panel, ix_add(k, ix_scale(k, ix_sub(k, step, c->k0), c->d->nr), c->d->w->lane), 0);
-        val z = ix_add(k, ix_scale(k, number_z(c, t), win->z.stride),
-                       ix_scale(k, ix_mod(k, ix_div(k, row, win->y.kernel), win->z.kernel), win->z.dilation));
-        val y = ix_add(k, ix_scale(k, number_y(c, t), win->y.stride),
-                       ix_scale(k, ix_mod(k, row, win->y.kernel), win->y.dilation));
-        val in_rows = windows_and(k, windows_is_between(k, z, &win->z), windows_is_between(k, y, &win->y));
-        val none = k_bits(k, KL_F32, 0);
-        for (int64_t i = 0; i < c->d->mr; i++) {
-            val x = ix_add(k, column, k_int(k, (t->at + i) * win->x.stride));
-            val in = windows_and(k, t->at < 0 ? 0 : windows_is_between(k, x, &win->x), in_rows);
-            val place = ix_add(k, at, k_int(k, i * win->x.stride));
-            if (in) {
-                place = k_prim(k, P_SELECT, in, place, k_int(k, 0));
-                ix_assume_range(k, place, 0, win->images * win->channels * windows_channel(win) - 1);
-            }
-            x = k_load(k, c->images, place, 0);
-            acc[i] = dot_multiply_add(k, in ? k_prim(k, P_SELECT, in, x, none) : x, weight, acc[i]);
+    val plane = ix_div(k, row, win->y.kernel), image = ix_div(k, t->row, win->z.out * win->y.out);
+    val z = ix_add(k, ix_scale(k, number_z(c, t), win->z.stride),
+                   ix_scale(k, ix_mod(k, plane, win->z.kernel), win->z.dilation));
+    val y = ix_add(k, ix_scale(k, number_y(c, t), win->y.stride),
+                   ix_scale(k, ix_mod(k, row, win->y.kernel), win->y.dilation));
+    val channel = ix_add(k, ix_scale(k, image, win->channels), ix_div(k, plane, win->z.kernel));
+    val at = ix_add(k, ix_scale(k, windows_element(k, z, &win->z), win->y.length), windows_element(k, y, &win->y));
+    at = ix_add(k, ix_scale(k, channel, windows_channel(win)), ix_scale(k, at, win->x.length));
+    val in_z = windows_and(k, windows_is_between(k, z, &win->z), windows_is_element(k, z, &win->z));
+    val in_y = windows_and(k, windows_is_between(k, y, &win->y), windows_is_element(k, y, &win->y));
+    val weight = k_load(k, c->panel, ix_add(k, ix_scale(k, ix_sub(k, step, c->k0), c->d->nr), c->d->w->lane), 0);
+    val none = k_bits(k, KL_F32, 0), in_rows = win->outside ? windows_and(k, in_z, in_y) : 0;
+    for (int64_t i = 0; i < c->d->mr; i++) {
+        val x = ix_add(k, ix_scale(k, ix_add(k, t->column, k_int(k, i)), win->x.stride), column);
+        val in = windows_and(k, t->at < 0 || !win->outside ? 0 : windows_is_between(k, x, &win->x),
+                             windows_is_element(k, x, &win->x));
+        val place = ix_add(k, at, windows_element(k, x, &win->x));
+        in = windows_and(k, in, in_rows);
+        if (in) {
+            place = k_prim(k, P_SELECT, in, place, k_int(k, 0));
+            ix_assume_range(k, place, 0, win->images * win->channels * windows_channel(win) - 1);
         }
+        val element = k_load(k, c->images, place, 0);
+        acc[i] = dot_multiply_add(k, in ? k_prim(k, P_SELECT, in, element, none) : element, weight, acc[i]);
     }
     windows_close_sums(c, step, acc, carry);
 }
@@ -106,21 +110,16 @@ static void add_kernel_row(const struct windows_product *c, const struct windows
     struct kernel *k = c->d->w->k;
     if (win->channels >= MIN_PREFETCHED) {
         val ahead = ix_add(k, at, k_int(k, PREFETCH_CHANNELS * windows_channel(win)));
-        int64_t last = (c->d->mr - 1) * win->x.stride + (win->x.kernel - 1) * win->x.dilation;
+        int64_t last = column_offset(c, t, c->d->mr - 1, win->x.kernel - 1);
         k_prefetch(k, PREFETCH_READ, c->images, ahead);
         k_prefetch(k, PREFETCH_READ, c->images, ix_add(k, ahead, k_int(k, last)));
     }
-    for (int64_t column = 0; column < win->x.kernel; column++) {
-        uint32_t without = 0;
-        for (int64_t i = 0; i < c->d->mr; i++)
-            without |= (uint32_t)is_padding(c, t, i, column) << i;
-        add_step_of_panel(c, ix_add(k, step, k_int(k, column)), ix_add(k, at, k_int(k, column * win->x.dilation)),
-                          without, acc);
-    }
+    for (int64_t column = 0; column < win->x.kernel; column++)
+        add_column(c, t, ix_add(k, step, k_int(k, column)), at, column, acc);
 }
 
-/* The tile, with what of the kernel is in the image along z and along y. */
-struct tile_range { const struct windows_tile *t; val origin; struct windows_range z, y; };
+/* The tile, with what of the kernel is in the image along z and along y, and the first elements there. */
+struct tile_range { const struct windows_tile *t; val origin; struct windows_range z, y; val first_z, first_y; };
 
 /* A loop over planes of the kernel, counted through all channels, of which those outside of the image are left out. */
 struct planes_loop {
@@ -129,6 +128,12 @@ struct planes_loop {
 };
 
 static bool counts_planes(const struct image_windows *win) { return win->z.kernel > 1 || windows_pad(&win->z); }
+
+/* Number i of the elements that begin with `first` along an axis. */
+static val element_number(struct kernel *k, const struct window_axis *a, val first, val i)
+{
+    return ix_add(k, first, ix_scale(k, i, a->gap));
+}
 
 static struct planes_loop open_planes(const struct windows_product *c, const struct tile_range *r, val from, val to,
                                       val *acc)
@@ -146,12 +151,13 @@ static struct planes_loop open_planes(const struct windows_product *c, const str
         ix_bound(k, l.channel, 0, win->channels - 1);
         top = ix_scale(k, l.channel, planes);
         here = windows_range_here(k, &r->z, planes, windows_blocks_of(c, windows_steps(win)), from, to, top);
+        here = windows_by_gap(k, &win->z, here, r->first_z);
         at = ix_add(k, at, ix_scale(k, l.channel, windows_channel(win)));
     }
     at = ix_add(k, at, ix_scale(k, here.first, inner ? windows_step_z(win) : windows_channel(win)));
-    val step = ix_sub(k, ix_scale(k, ix_add(k, top, here.first), steps), c->k0);
-    l.plane = windows_open_loop(c, here.first, here.end, at, step, acc);
-    l.number = ix_add(k, top, l.plane.loop);
+    val first = ix_add(k, top, element_number(k, &win->z, r->first_z, here.first));
+    l.plane = windows_open_loop(c, here.first, here.end, at, ix_sub(k, ix_scale(k, first, steps), c->k0), acc);
+    l.number = ix_add(k, top, element_number(k, &win->z, r->first_z, l.plane.loop));
     return l;
 }
 
@@ -159,7 +165,7 @@ static void close_planes(const struct windows_product *c, const struct planes_lo
 {
     const struct image_windows *win = c->win;
     const int64_t next = counts_planes(win) ? windows_step_z(win) : windows_channel(win);
-    windows_close_loop(c, &l->plane, next, windows_plane_steps(win), acc);
+    windows_close_loop(c, &l->plane, next, windows_plane_steps(win) * win->z.gap, acc);
     if (l->channel)
         windows_close_sums(c, l->channel, acc, l->outer);
 }
@@ -175,12 +181,14 @@ static void add_rows(const struct windows_product *c, const struct tile_range *r
     const bool whole = windows_blocks_of(c, windows_plane_steps(win));
     struct windows_range here = windows_range_here(k, &r->y, win->y.kernel, whole, from, to,
                                                    ix_scale(k, l.number, win->y.kernel));
-    struct windows_loop row = windows_open_loop(c, here.first, here.end,
-                                     ix_add(k, l.plane.at, ix_scale(k, here.first, windows_step_y(win))),
-                                     ix_add(k, l.plane.step, ix_scale(k, here.first, win->x.kernel)), acc);
+    here = windows_by_gap(k, &win->y, here, r->first_y);
+    val at = ix_add(k, l.plane.at, ix_scale(k, here.first, windows_step_y(win)));
+    val first = element_number(k, &win->y, r->first_y, here.first);
+    struct windows_loop row = windows_open_loop(c, here.first, here.end, at,
+                                                ix_add(k, l.plane.step, ix_scale(k, first, win->x.kernel)), acc);
     ix_bound(k, row.loop, 0, win->y.kernel - 1);
     add_kernel_row(c, r->t, row.step, row.at, acc);
-    windows_close_loop(c, &row, windows_step_y(win), win->x.kernel, acc);
+    windows_close_loop(c, &row, windows_step_y(win), win->x.kernel * win->y.gap, acc);
     close_planes(c, &l, acc);
 }
 
@@ -201,7 +209,7 @@ static void add_planes(const struct windows_product *c, const struct tile_range 
 static bool writes_planes(const struct windows_product *c)
 {
     enum { MOST = 100 };
-    return windows_plane_steps(c->win) * c->d->mr <= MOST;
+    return windows_plane_steps(c->win) * c->d->mr <= MOST && c->win->y.gap == 1;
 }
 
 /* The products of rows `from` to `to` of the kernel: of whole planes all of whose rows are in the image, and before and
@@ -211,8 +219,10 @@ static void add_kernel_rows(const struct windows_product *c, const struct window
 {
     const struct image_windows *win = c->win;
     struct kernel *k = c->d->w->k;
-    const struct tile_range r = {t, origin, windows_in_image(k, &win->z, number_z(c, t)),
-                                 windows_in_image(k, &win->y, number_y(c, t))};
+    val z = number_z(c, t), y = number_y(c, t);
+    const struct tile_range r = {t, origin, windows_in_image(k, &win->z, z), windows_in_image(k, &win->y, y),
+                                 windows_first_element(k, &win->z, z).kernel,
+                                 windows_first_element(k, &win->y, y).kernel};
     const bool whole = windows_blocks_of(c, windows_plane_steps(win));
     val carry[MAX_ROWS], pass = 0, zero = k_int(k, 0);
     if (!writes_planes(c)) {
@@ -256,23 +266,24 @@ static void add_block_part(const struct windows_product *c, const struct windows
     val from = ix_div(k, ix_add(k, c->from, k_int(k, whole ? 0 : win->x.kernel - 1)), win->x.kernel);
     val to = ix_div(k, c->to, win->x.kernel);
     if (!whole)
-        add_each(c, t, origin, c->from, k_min(k, ix_scale(k, from, win->x.kernel), c->to), acc);
+        add_each(c, t, c->from, k_min(k, ix_scale(k, from, win->x.kernel), c->to), acc);
     add_kernel_rows(c, t, origin, from, to, acc);
     if (!whole)
-        add_each(c, t, origin, k_max(k, ix_scale(k, to, win->x.kernel), c->from), c->to, acc);
+        add_each(c, t, k_max(k, ix_scale(k, to, win->x.kernel), c->from), c->to, acc);
 }
 
 /* Ends the chains of one k-block, of which `at` is the place of the lane's first result in scratch. */
-static void end_chains(const struct windows_product *c, const struct windows_tile *t, val origin, val at, val *acc)
+static void end_chains(const struct windows_product *c, const struct windows_tile *t, val at, val *acc)
 {
     const struct dot *d = c->d;
     struct kernel *k = d->w->k;
-    if (windows_pad(&c->win->z) || windows_pad(&c->win->y) || (t->at >= 0 && windows_pad(&c->win->x))) {
+    if (windows_pad(&c->win->z) || windows_pad(&c->win->y) || c->win->x.gap > 1 ||
+        (t->at >= 0 && windows_pad(&c->win->x))) {
         val carry[MAX_ROWS], zero = k_splat(k, k_bits(k, d->dtype, 0));
         val again = windows_open_sums(c, k_int(k, 0), windows_has_special(c, acc), acc, carry);
         for (int64_t i = 0; i < d->mr; i++)
             acc[i] = zero;
-        add_each(c, t, origin, c->k0, c->end, acc);
+        add_each(c, t, c->k0, c->end, acc);
         windows_close_sums(c, again, acc, carry);
     }
     windows_add_chains(c, at, acc);
@@ -304,7 +315,7 @@ void windows_tile_emit(const struct windows_product *c, const struct windows_til
         k_end(k, open);
         open = k_if(k, k_prim(k, P_EQ, c->part, last, 0));
     }
-    end_chains(c, t, origin, at, acc);
+    end_chains(c, t, at, acc);
     if (open)
         k_end(k, open);
     k_end(k, w->lane);

@@ -91,7 +91,7 @@ static void add_row(const struct windows_product *c, const struct weights_tile *
     }
 }
 
-/* The rows `from` to `to` of windows of a plane, at which the tile's rows of the kernel in the set `in` are in the
+/* The rows r of windows of a plane, at which the tile's rows of the kernel in the set `in` are in the
  * image; `first` is the plane's first row, counted through all images. */
 static void add_rows_of_plane(const struct windows_product *c, const struct weights_tile *t, val image, val z,
                               val first, struct windows_range r, uint32_t in, val *acc)
