@@ -3,10 +3,6 @@
 #ifndef KILN_CODEGEN_H
 #define KILN_CODEGEN_H
 #include "ir/loop/loop.h"
-#if defined(__x86_64__) && defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 /* The architecture that this library was built for: as struct caps names it, which is part of the keys on disk, and its
  * number in <elf.h>. */
@@ -21,20 +17,8 @@
 #define HOST_ELF_MACHINE EM_NONE
 #endif
 
-/* May this process use the registers of AMX (caps.bf16_tiles)?  Linux saves them for a process that has asked for
- * that, from then on: its signals need larger stacks. */
-static inline bool tiles_permitted(void)
-{
-#if defined(__x86_64__) && defined(__linux__)
-    enum { REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM of <asm/prctl.h>, since Linux 5.16 */
-    static _Atomic int permitted;              /* 0: not asked yet, 1: no, 2: yes */
-    if (!permitted)
-        permitted = 1 + !syscall(SYS_arch_prctl, REQUEST, TILE_DATA);
-    return permitted == 2;
-#else
-    return false;
-#endif
-}
+/* May this process use the registers of AMX (caps.bf16_tiles)?  It asks for them. */
+bool tiles_permitted(void);
 
 /* Machine code as a relocatable object with one function, `kernel`. It has no external symbols, so it can be kept on
  * disk and loaded without the generator. */

@@ -81,28 +81,19 @@ static bool has_op(const struct kernel *k, unsigned op)
 
 /* The kernel that the graph becomes for one target, against the sums or, scaled, against the graph's interpreter. */
 static void try_for(const struct graph *g, const struct caps *caps, const struct values *in, const void *want,
-                    bool bytes,
-                    const char *what)
+                    bool bytes, const char *what)
 {
     struct err e = {0};
     struct graph *h = graph_clone(g);
     bool ok = passes_run(h, &(struct pass_options){.fuse = true, .verify = true});
     struct program *p = ok ? program_plan(h, caps, false, &e) : NULL;
     graph_free(h);
-    if (!check(p && p->ncmd == 1, "%s: not one kernel: %s", what, e.msg)) {
-        program_free(p);
-        return;
+    const struct kernel *k = only_kernel(p, what, &e);
+    if (k) {
+        check(has_op(k, L_MMA) == bytes, "%s: the kernel has %s mma", what, bytes ? "no" : "an");
+        struct targets one = {.b = targets.b, .v[0] = *caps, .n = targets.b != NULL};
+        agree_planned(&one, p, in, want, what);
     }
-    const struct command *c = &p->cmd[0];
-    const struct kernel *k = p->kernel[c->kernel];
-    const void *init[MAX_BUFS] = {0}, *expected[MAX_BUFS] = {0};
-    for (uint32_t b = 0; b < k->nbuf; b++) {
-        if (k->buf[b].role == BUF_IN) init[b] = in->v[c->arg[b].index];
-        if (k->buf[b].role == BUF_OUT) expected[b] = want;
-    }
-    check(has_op(k, L_MMA) == bytes, "%s: the kernel has %s mma", what, bytes ? "no" : "an");
-    struct targets one = {.b = targets.b, .v[0] = *caps, .n = targets.b != NULL};
-    agree(&one, k, init, NULL, expected, what);
     program_free(p);
 }
 

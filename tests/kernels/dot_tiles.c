@@ -97,25 +97,17 @@ static void try_record(const struct graph *g, const struct caps *caps, const str
     struct program *p = plan(g, caps, record, &e);
     char name[400];
     snprintf(name, sizeof name, "%s, %s, %s", what, caps->name, record ? record : "as chosen");
-    if (!check(p && p->ncmd == 1, "%s: not one kernel: %s", name, e.msg)) {
-        program_free(p);
-        return;
+    const struct kernel *k = only_kernel(p, name, &e);
+    if (k) {
+        check((k->sched.kind == SCHED_DOT_TILES) == caps->bf16_tiles, "%s: of another family", name);
+        struct targets one = {.b = targets.b, .v[0] = targets.v[0]};
+        /* without the instruction code for its tiles is long: the interpreter alone */
+        one.n = targets.n && (!caps->bf16_tiles || targets.v[0].bf16_tiles);
+        agree_planned(&one, p, in, want, name);
+        compiled += one.n;
+        if (one.n && caps->bf16_tiles)
+            tiled += has_instruction(k);
     }
-    const struct command *c = &p->cmd[0];
-    const struct kernel *k = p->kernel[c->kernel];
-    const void *init[MAX_BUFS] = {0}, *expected[MAX_BUFS] = {0};
-    for (uint32_t b = 0; b < k->nbuf; b++) {
-        if (k->buf[b].role == BUF_IN) init[b] = in->v[c->arg[b].index];
-        if (k->buf[b].role == BUF_OUT) expected[b] = want;
-    }
-    check((k->sched.kind == SCHED_DOT_TILES) == caps->bf16_tiles, "%s: of another family", name);
-    struct targets one = {.b = targets.b, .v[0] = targets.v[0]};
-    /* without the instruction code for its tiles is long: the interpreter alone */
-    one.n = targets.n && (!caps->bf16_tiles || targets.v[0].bf16_tiles);
-    agree(&one, k, init, NULL, expected, name);
-    compiled += one.n;
-    if (one.n && caps->bf16_tiles)
-        tiled += has_instruction(k);
     program_free(p);
 }
 

@@ -151,4 +151,26 @@ static inline bool agree(const struct targets *t, const struct kernel *k, const 
     return ok;
 }
 
+/* ---- plans of one kernel ---- */
+
+/* The kernel of a plan that should have one; NULL: it has not, which is a failure. */
+static inline const struct kernel *only_kernel(const struct program *p, const char *what, const struct err *e)
+{
+    return check(p && p->ncmd == 1, "%s: not one kernel: %s", what, e->msg) ? p->kernel[p->cmd[0].kernel] : NULL;
+}
+
+/* agree for that kernel, with these inputs of the graph; want: its result. */
+static inline bool agree_planned(const struct targets *t, const struct program *p, const struct values *in,
+                                 const void *want, const char *what)
+{
+    const struct command *c = &p->cmd[0];
+    const struct kernel *k = p->kernel[c->kernel];
+    const void *init[MAX_BUFS] = {0}, *expected[MAX_BUFS] = {0};
+    for (uint32_t b = 0; b < k->nbuf; b++) {
+        if (k->buf[b].role == BUF_IN) init[b] = in->v[c->arg[b].index];
+        if (k->buf[b].role == BUF_OUT) expected[b] = want;
+    }
+    return agree(t, k, init, NULL, expected, what);
+}
+
 #endif
