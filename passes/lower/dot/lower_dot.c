@@ -8,7 +8,9 @@
  * Operands larger than the first-level cache are prefetched, A only if few columns use each element of it, and results
  * while their tile is computed.  If all of them are outside of the second-level cache, this takes a product of
  * 128x512x512 from 0.87 of the arithmetic peak to 0.95, and the products of attention's gradients with 32 columns take
- * 0.6 to 0.9 of the time.
+ * 0.6 to 0.9 of the time.  Convolutions 1x1, whose result is larger than their images, would wait for each line that
+ * they store: of 64 to 256 channels of 8x56x56 5.5 ms in place of 5.5 to 8 by where the result was left, of 16 to 96 of
+ * 8x112x112 2.2 in place of 3.5 to 9.8.
  * Tiles, packing and prefetching do not change the order of a chain. */
 #include "lower_dot.h"
 #include <string.h>
@@ -201,23 +203,27 @@ static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t li
     return needed ? k_if(k, k_prim(k, p, x, k_int(k, limit), 0)) : 0;
 }
 
-/* Prefetches what the tile's epilogue will read and write: one cache line of each array in an iteration of the loop
- * over k.  Lines of the tiles below are not prefetched, because they would come too early and evict others. */
+/* Prefetches what the tile's epilogue will read and write: a few cache lines of each array in an iteration of the loop
+ * over k, as few as it takes.  Lines of the tiles below are not prefetched, because they would come too early and evict
+ * others. */
 static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     int64_t line = LINE_BYTES / (int64_t)dtype_size(d->n->dtype), per_row = (t->cols + line - 1) / line;
-    int64_t visits = t->kc / UNROLL_K, lines = t->rows * per_row;
-    if (!dot_schedule(d)->dot.prefetch_out || !t->last || visits < lines)
+    int64_t visits = t->kc / UNROLL_K, lines = t->rows * per_row, each = visits ? (lines + visits - 1) / visits : 0;
+    if (!dot_schedule(d)->dot.prefetch_out || !t->last || !each)
         return;
-    val number = ix_div(k, j, UNROLL_K), coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
-    val guard = open_if(k, visits > lines, P_LT, number, lines);
-    val m = ix_add(k, t->m0, ix_div(k, number, per_row));
-    dot_result_coord(d, m, ix_add(k, t->n0, ix_scale(k, ix_mod(k, number, per_row), line)), coord);
-    if (d->permute)
-        dot_permuted_coord(d, d->permute, coord, permuted);
-    lower_prefetch(w, d->permute ? node_shape(w->g, d->permute) : &d->out, d->permute ? permuted : coord);
+    val visit = ix_div(k, j, UNROLL_K);
+    val guard = open_if(k, visits * each > lines, P_LT, visit, lines / each);
+    for (int64_t i = 0; i < each; i++) {
+        val number = ix_add(k, ix_scale(k, visit, each), k_int(k, i)), coord[KL_MAX_RANK] = {0};
+        val permuted[KL_MAX_RANK] = {0}, m = ix_add(k, t->m0, ix_div(k, number, per_row));
+        dot_result_coord(d, m, ix_add(k, t->n0, ix_scale(k, ix_mod(k, number, per_row), line)), coord);
+        if (d->permute)
+            dot_permuted_coord(d, d->permute, coord, permuted);
+        lower_prefetch(w, d->permute ? node_shape(w->g, d->permute) : &d->out, d->permute ? permuted : coord);
+    }
     if (guard)
         k_end(k, guard);
 }
