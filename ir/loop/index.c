@@ -631,24 +631,34 @@ bool ix_stride_size(struct kernel *k, val v, val var, struct size *stride)
     return true;
 }
 
-/* Goes forward from var and visits each value once, because nested views use quotients many times. */
+/* Goes back from v and visits each value once, because nested views use quotients many times: a bit for each value from
+ * var to v, that of an operand below that of its user.  Kernels of unrolled loops have thousands, few of which lead to
+ * v. */
 int index_uses(const struct kernel *k, val v, val var)
 {
+    enum { BITS = 64, NEAR = 32 };
+    uint64_t near[NEAR] = {0}, *todo = near;
     if (v <= var)
         return v == var;
-    bool *uses = mem_alloc(v - var + 1);
-    if (!uses)
+    uint32_t words = (v - var) / BITS + 1;
+    if (words > NEAR && !(todo = mem_alloc(words * sizeof *todo)))
         return -1;
-    uses[0] = true;
-    for (val r = var + 1; r <= v; r++) {
-        const struct linst *i = &k->inst[r];
-        if (i->op < L_PRIM && i->op != L_LOAD && i->op != L_SPLAT)
-            continue;
-        uses[r - var] = (i->a >= var && uses[i->a - var]) || (i->b >= var && uses[i->b - var]) ||
-                        (i->c >= var && uses[i->c - var]);
-    }
-    bool found = uses[v - var];
-    mem_free(uses);
+    todo[words - 1] = UINT64_C(1) << (v - var) % BITS;
+    for (uint32_t w = words; w-- > 0;)
+        while (todo[w] && !(todo[0] & 1)) {
+            uint32_t bit = BITS - 1 - (uint32_t)__builtin_clzll(todo[w]);
+            const struct linst *i = &k->inst[var + w * BITS + bit];
+            todo[w] ^= UINT64_C(1) << bit;
+            if (i->op < L_PRIM && i->op != L_LOAD && i->op != L_SPLAT)
+                continue;
+            const val operand[] = {i->a, i->b, i->c};
+            for (int o = 0; o < 3; o++)
+                if (operand[o] >= var)
+                    todo[(operand[o] - var) / BITS] |= UINT64_C(1) << (operand[o] - var) % BITS;
+        }
+    bool found = todo[0] & 1;
+    if (todo != near)
+        mem_free(todo);
     return found;
 }
 
