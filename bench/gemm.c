@@ -1,14 +1,15 @@
 /* Matrix products through the public API, as frozen steps, against the arithmetic peak of one thread, measured in the
  * same run; those of floats in alternation with oneDNN's, where that is installed (Debian: libdnnl2), those of smaller
- * elements beside the same one of floats.  Small ones are also measured in batches, and traced in each call, whose time
- * on the host is then a large part.  Of small ones there is a second row, `kernel`: less what a step takes whose kernel
- * has nothing to do, measured beside it (case `call`).  The limit of batches that no cache holds is that of their
- * bytes, read and written as fast as a sum of two arrays, where that is lower. */
+ * elements beside the same one of floats.  Small ones are also measured in batches, in chains, as steps of many ops
+ * have them, and traced in each call, whose time on the host is then a large part.  Of small ones there is a second
+ * row, `kernel`: less what a step takes whose kernel has nothing to do, measured beside it (case `call`).  The limit of
+ * batches that no cache holds is that of their bytes, read and written as fast as a sum of two arrays, where that is
+ * lower. */
 #include "bench.h"
 #include <dlfcn.h>
 #include <math.h>
 
-enum { ROUNDS = 40, LONG_ROUNDS = 10, CALLS = 1000 };
+enum { ROUNDS = 40, LONG_ROUNDS = 10, CALLS = 1000, CHAINED = 100 };
 enum { FAR_BYTES = 32 << 20, STREAM_FLOATS = 6 << 20 }; /* more than is near; of each array of the sum */
 static const double SMOKE_FLOPS = 3e7, SMALL_FLOPS = 5e6;
 static const double LONG_FLOPS = 1e9; /* products that take longer are measured in fewer rounds */
@@ -18,36 +19,38 @@ static const struct shape_case {
     bool ta, tb; /* the operand is stored transposed, as in the gradients of a layer */
     enum { FLOATS, INT8, BF16 } of; /* INT8: unsigned by signed bytes, summed as i32 */
     int batch;                      /* 0: none */
-    bool traced;                    /* recorded in each call */
+    enum { FROZEN, TRACED, CHAIN } step; /* TRACED: recorded in each call; CHAIN: many products, each of the last one's
+                                            result, in a step */
 } cases[] = {
     /* squares; the layers of an MLP and their gradients; of a GPT of width 256, 1024 tokens */
-    {16, 16, 16, false, false, FLOATS, 0, false},      {32, 32, 32, false, false, FLOATS, 0, false},
-    {48, 48, 48, false, false, FLOATS, 0, false},      {64, 64, 64, false, false, FLOATS, 0, false},
-    {96, 96, 96, false, false, FLOATS, 0, false},      {128, 128, 128, false, false, FLOATS, 0, false},
-    {64, 64, 64, false, true, FLOATS, 0, false},
-    {4, 4, 4, false, false, FLOATS, 1000, false},      {8, 8, 8, false, false, FLOATS, 1000, false},
-    {16, 16, 16, false, false, FLOATS, 256, false},    {16, 16, 16, false, true, FLOATS, 256, false},
-    {32, 32, 32, false, false, FLOATS, 64, false},     {32, 32, 32, false, true, FLOATS, 64, false},
-    {48, 48, 48, false, false, FLOATS, 32, false},     {64, 64, 64, false, false, FLOATS, 16, false},
-    {64, 64, 64, false, true, FLOATS, 16, false},      {96, 96, 96, false, false, FLOATS, 12, false},
-    {128, 128, 128, false, false, FLOATS, 8, false},   {128, 128, 128, false, true, FLOATS, 8, false},
-    {16, 16, 16, false, false, FLOATS, 16384, false},  {64, 64, 64, false, false, FLOATS, 1024, false},
-    {64, 64, 64, false, false, FLOATS, 0, true},       {128, 128, 128, false, false, FLOATS, 0, true},
-    {256, 256, 256, false, false, FLOATS, 0, false},   {512, 512, 512, false, false, FLOATS, 0, false},
-    {1024, 1024, 1024, false, false, FLOATS, 0, false}, {2048, 2048, 2048, false, false, FLOATS, 0, false},
-    {128, 512, 784, false, false, FLOATS, 0, false},   {128, 512, 512, false, false, FLOATS, 0, false},
-    {128, 10, 512, false, false, FLOATS, 0, false},    {128, 512, 512, false, true, FLOATS, 0, false},
-    {784, 512, 128, true, false, FLOATS, 0, false},    {512, 512, 128, true, false, FLOATS, 0, false},
-    {1024, 768, 256, false, false, FLOATS, 0, false},  {1024, 256, 256, false, false, FLOATS, 0, false},
-    {1024, 1024, 256, false, false, FLOATS, 0, false}, {1024, 256, 1024, false, false, FLOATS, 0, false},
-    {1024, 1024, 256, false, true, FLOATS, 0, false},  {256, 1024, 1024, true, false, FLOATS, 0, false},
-    {128, 512, 784, false, false, INT8, 0, false},   {512, 512, 512, false, false, INT8, 0, false},
-          {1024, 1024, 1024, false, false, INT8, 0, false},
-    {128, 512, 784, false, true, INT8, 0, false},
-    {128, 512, 784, false, false, BF16, 0, false}, {256, 256, 256, false, false, BF16, 0, false},
-    {512, 512, 512, false, false, BF16, 0, false},   {1024, 1024, 1024, false, false, BF16, 0, false},
-    {2048, 2048, 2048, false, false, BF16, 0, false}, {1024, 1024, 256, false, true, BF16, 0, false},
-    {256, 1024, 1024, true, false, BF16, 0, false},
+    {16, 16, 16, false, false, FLOATS, 0, FROZEN},      {32, 32, 32, false, false, FLOATS, 0, FROZEN},
+    {48, 48, 48, false, false, FLOATS, 0, FROZEN},      {64, 64, 64, false, false, FLOATS, 0, FROZEN},
+    {96, 96, 96, false, false, FLOATS, 0, FROZEN},      {128, 128, 128, false, false, FLOATS, 0, FROZEN},
+    {64, 64, 64, false, true, FLOATS, 0, FROZEN},
+    {4, 4, 4, false, false, FLOATS, 1000, FROZEN},      {8, 8, 8, false, false, FLOATS, 1000, FROZEN},
+    {16, 16, 16, false, false, FLOATS, 256, FROZEN},    {16, 16, 16, false, true, FLOATS, 256, FROZEN},
+    {32, 32, 32, false, false, FLOATS, 64, FROZEN},     {32, 32, 32, false, true, FLOATS, 64, FROZEN},
+    {48, 48, 48, false, false, FLOATS, 32, FROZEN},     {64, 64, 64, false, false, FLOATS, 16, FROZEN},
+    {64, 64, 64, false, true, FLOATS, 16, FROZEN},      {96, 96, 96, false, false, FLOATS, 12, FROZEN},
+    {128, 128, 128, false, false, FLOATS, 8, FROZEN},   {128, 128, 128, false, true, FLOATS, 8, FROZEN},
+    {16, 16, 16, false, false, FLOATS, 16384, FROZEN},  {64, 64, 64, false, false, FLOATS, 1024, FROZEN},
+    {16, 16, 16, false, false, FLOATS, 0, CHAIN},      {32, 32, 32, false, false, FLOATS, 0, CHAIN},
+    {64, 64, 64, false, false, FLOATS, 0, TRACED},       {128, 128, 128, false, false, FLOATS, 0, TRACED},
+    {256, 256, 256, false, false, FLOATS, 0, FROZEN},   {512, 512, 512, false, false, FLOATS, 0, FROZEN},
+    {1024, 1024, 1024, false, false, FLOATS, 0, FROZEN}, {2048, 2048, 2048, false, false, FLOATS, 0, FROZEN},
+    {128, 512, 784, false, false, FLOATS, 0, FROZEN},   {128, 512, 512, false, false, FLOATS, 0, FROZEN},
+    {128, 10, 512, false, false, FLOATS, 0, FROZEN},    {128, 512, 512, false, true, FLOATS, 0, FROZEN},
+    {784, 512, 128, true, false, FLOATS, 0, FROZEN},    {512, 512, 128, true, false, FLOATS, 0, FROZEN},
+    {1024, 768, 256, false, false, FLOATS, 0, FROZEN},  {1024, 256, 256, false, false, FLOATS, 0, FROZEN},
+    {1024, 1024, 256, false, false, FLOATS, 0, FROZEN}, {1024, 256, 1024, false, false, FLOATS, 0, FROZEN},
+    {1024, 1024, 256, false, true, FLOATS, 0, FROZEN},  {256, 1024, 1024, true, false, FLOATS, 0, FROZEN},
+    {128, 512, 784, false, false, INT8, 0, FROZEN},   {512, 512, 512, false, false, INT8, 0, FROZEN},
+          {1024, 1024, 1024, false, false, INT8, 0, FROZEN},
+    {128, 512, 784, false, true, INT8, 0, FROZEN},
+    {128, 512, 784, false, false, BF16, 0, FROZEN}, {256, 256, 256, false, false, BF16, 0, FROZEN},
+    {512, 512, 512, false, false, BF16, 0, FROZEN},   {1024, 1024, 1024, false, false, BF16, 0, FROZEN},
+    {2048, 2048, 2048, false, false, BF16, 0, FROZEN}, {1024, 1024, 256, false, true, BF16, 0, FROZEN},
+    {256, 1024, 1024, true, false, BF16, 0, FROZEN},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -103,18 +106,18 @@ static float *floats_of(kl_tensor t)
 static const char *case_name(const struct shape_case *c)
 {
     static char name[64];
-    static const char *const of[] = {"", "int8 ", "bf16 "};
+    static const char *const of[] = {"", "int8 ", "bf16 "}, *const step[] = {"", " traced", " chained"};
     char batch[16] = "";
     if (c->batch)
         snprintf(batch, sizeof batch, " x%d", c->batch);
     snprintf(name, sizeof name, "%s%dx%dx%d%s%s%s", of[c->of], c->m, c->n, c->k, batch,
-             c->ta ? " A^T" : c->tb ? " B^T" : "", c->traced ? " traced" : "");
+             c->ta ? " A^T" : c->tb ? " B^T" : "", step[c->step]);
     return name;
 }
 
 static double flops_of(const struct shape_case *c)
 {
-    return 2.0 * c->m * c->n * c->k * (c->batch ? c->batch : 1);
+    return 2.0 * c->m * c->n * c->k * (c->batch ? c->batch : 1) * (c->step == CHAIN ? CHAINED : 1);
 }
 
 static bool wants(struct bench *b, const struct shape_case *c)
@@ -138,7 +141,11 @@ static kl_tensor record_product(const struct shape_case *c, const struct operand
 {
     kl_trace_begin("gemm");
     kl_tensor a = c->ta ? kl_transpose(o->a, -1, -2) : o->a, b = c->tb ? kl_transpose(o->b, -1, -2) : o->b;
+    if (c->step == CHAIN) /* so that its numbers stay of one size */
+        b = kl_mul_scalar(b, 1 / sqrt(c->k));
     kl_tensor out = c->of == INT8 ? kl_matmul(kl_cast(a, KL_I32), kl_cast(b, KL_I32)) : kl_matmul(a, b);
+    for (int i = 1; c->step == CHAIN && i < CHAINED; i++)
+        out = kl_matmul(out, b);
     return kl_keep(out);
 }
 
@@ -161,7 +168,7 @@ static int repeats(const struct shape_case *c)
 static bool product(kl_device dev, const struct shape_case *c, struct operands *o)
 {
     kl_tensor y;
-    if (!c->traced)
+    if (c->step != TRACED)
         return kl_step_run(o->step, 0, NULL, 0, NULL, 1, &y) == KL_OK && kl_sync(dev) == KL_OK &&
                kl_release(y) == KL_OK;
     y = record_product(c, o);
@@ -189,7 +196,7 @@ static bool is_far(const struct shape_case *c) { return c->batch && c->of == FLO
 /* Is a call's time worth a row of its own? */
 static bool is_call(const struct shape_case *c)
 {
-    return !c->batch && !c->traced && c->of == FLOATS && flops_of(c) < SMALL_FLOPS;
+    return !c->batch && c->step == FROZEN && c->of == FLOATS && flops_of(c) < SMALL_FLOPS;
 }
 
 /* A step whose kernel has one element to do: what a call takes. */
@@ -249,14 +256,14 @@ int main(int argc, char **argv)
         return bench_fail(&b, "gemm");
 
     for (int i = 0; i < CASES; i++)
-        if (wants(&b, &cases[i]) && !cases[i].traced) {
+        if (wants(&b, &cases[i]) && cases[i].step != TRACED) {
             record_product(&cases[i], &o[i]);
             if (!(o[i].step = kl_trace_end_step(0, NULL)))
                 return bench_fail(&b, "gemm");
         }
     sgemm *other = onednn();
     for (int i = 0; i < CASES && other; i++)
-        if (cases[i].of == FLOATS && !cases[i].batch && wants(&b, &cases[i])) {
+        if (cases[i].of == FLOATS && !cases[i].batch && cases[i].step != CHAIN && wants(&b, &cases[i])) {
             host[i][0] = floats_of(o[i].a);
             host[i][1] = floats_of(o[i].b);
             host[i][2] = malloc((size_t)cases[i].m * (size_t)cases[i].n * sizeof(float));

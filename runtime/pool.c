@@ -13,6 +13,7 @@
  * So a worker takes its share of a movable part in pieces from the front, and workers that have finished theirs take
  * halves of what others have not begun (work stealing, Blumofe and Leiserson 1999). */
 #define _GNU_SOURCE
+#include "float_env.h"
 #include "processors.h"
 #include "runtime.h"
 #include "thread.h"
@@ -22,11 +23,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#elif !defined(__aarch64__)
-#include <fenv.h>
-#endif
 
 enum { SPIN_NS = 50000 };
 enum { IDLE, WORK, RUNNING, EXIT, ASLEEP }; /* ASLEEP: idle, and must be woken by a futex call */
@@ -67,69 +63,6 @@ static pthread_rwlock_t host_lock = PTHREAD_RWLOCK_INITIALIZER;
 static atomic_uint host_threads;           /* a copy of host.threads */
 static atomic_bool may_spin;               /* false with more workers than processors: spinning would only delay them */
 
-/* ---- floating point: round to nearest, denormals kept, exceptions masked ----
- * Each write of the register, which drains the pipeline, takes as long as a quarter of a product of 16x16x16; it mostly
- * has these bits already. */
-#if defined(__SSE__)
-typedef unsigned fp_env;
-static fp_env fp_enter(void)
-{
-    enum { DEFAULT = 0x1f80, FLAGS = 0x3f }; /* flags: exceptions that have happened */
-    fp_env old = _mm_getcsr();
-    if ((old & ~(unsigned)FLAGS) != DEFAULT) _mm_setcsr(DEFAULT);
-    return old;
-}
-static void fp_leave(fp_env old) /* the caller's flags, too */
-{
-    if (_mm_getcsr() != old) _mm_setcsr(old);
-}
-#elif defined(__aarch64__)
-typedef struct { uint64_t modes, flags; } fp_env; /* registers of their own: FPCR, FPSR */
-static uint64_t fp_modes(void)
-{
-    uint64_t modes;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(modes));
-    return modes;
-}
-static uint64_t fp_flags(void)
-{
-    uint64_t flags;
-    __asm__ volatile("mrs %0, fpsr" : "=r"(flags));
-    return flags;
-}
-static void fp_set_modes(uint64_t modes) { __asm__ volatile("msr fpcr, %0" : : "r"(modes)); }
-static fp_env fp_enter(void)
-{
-    fp_env old = {fp_modes(), fp_flags()};
-    if (old.modes) fp_set_modes(0);
-    return old;
-}
-static void fp_leave(fp_env old)
-{
-    if (fp_modes() != old.modes) fp_set_modes(old.modes);
-    if (fp_flags() != old.flags) __asm__ volatile("msr fpsr, %0" : : "r"(old.flags));
-}
-#else
-typedef fenv_t fp_env;
-static fp_env fp_enter(void)
-{
-    fp_env old;
-    fegetenv(&old);
-    fesetenv(FE_DFL_ENV);
-    return old;
-}
-static void fp_leave(fp_env old) { fesetenv(&old); }
-#endif
-
-/* The number of shares that a part is cut into. */
-static unsigned shares_of(const struct pool_part *part, unsigned max)
-{
-    if (part->extent <= 0) return 0;
-    if (max == 1) return 1; /* without a division, which a small kernel would notice */
-    int64_t worth = part->grain > 0 ? part->extent / part->grain : 1;
-    return worth >= max ? max : worth > 1 ? (unsigned)worth : 1;
-}
-
 /* The iterations of a part that are a worker's share, if it has one. */
 static void find_share(const struct pool_part *part, unsigned shares, unsigned worker, int64_t *begin, int64_t *end)
 {
@@ -144,7 +77,7 @@ static void run_here(pool_part_fn *fn, void *ctx, const struct pool_part *part, 
 {
     fp_env env = fp_enter();
     for (uint32_t i = 0; i < n; i++) {
-        unsigned own = shares_of(&part[i], shares);
+        unsigned own = pool_shares(&part[i], shares);
         int64_t begin, end;
         if (worker >= own) continue;
         find_share(&part[i], own, worker, &begin, &end);
@@ -496,7 +429,7 @@ void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, u
 {
     unsigned threads = pool_threads(), max = threads < max_workers ? threads : max_workers, shares = 0;
     for (uint32_t i = 0; i < n; i++) {
-        unsigned own = shares_of(&part[i], max);
+        unsigned own = pool_shares(&part[i], max);
         shares = own > shares ? own : shares;
     }
     if (!shares) return;

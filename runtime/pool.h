@@ -22,6 +22,14 @@ void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigne
  * others: fn is called several times by a worker, and may get less than `grain` iterations. */
 struct pool_part { int64_t extent, grain; bool movable; };
 typedef void pool_part_fn(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker);
+/* The number of shares that a part is cut into. */
+static inline unsigned pool_shares(const struct pool_part *part, unsigned max)
+{
+    if (part->extent <= 0) return 0;
+    if (max == 1) return 1; /* without a division, which a small kernel would notice */
+    int64_t worth = part->grain > 0 ? part->extent / part->grain : 1;
+    return worth >= max ? max : worth > 1 ? (unsigned)worth : 1;
+}
 void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers);
 unsigned pool_threads_parse(const char *text); /* 1 to POOL_MAX_THREADS; 0: NULL, or no valid number */
 /* KILN_THREADS or the option, else the number of processors that this process may use */

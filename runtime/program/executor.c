@@ -15,11 +15,12 @@
 #include "ir/graph/custom.h"
 #include "execute.h"
 #include "runtime/async.h"
+#include "runtime/float_env.h"
 #include <string.h>
 
 static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 
-void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
+static inline void *resolve_loc(const struct frame *f, const struct loc *l, unsigned worker)
 {
     const char *base = NULL;
     switch (l->kind) {
@@ -35,10 +36,12 @@ void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
     return base ? (char *)base + l->offset : NULL;
 }
 
+void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker) { return resolve_loc(f, l, worker); }
+
 void **exec_arguments(const struct frame *f, const struct command *c, unsigned worker)
 {
     void **arg = (void **)(f->r->scratch + worker * f->r->worker_bytes + f->r->scratch_bytes);
-    for (uint32_t i = 0; i < c->narg; i++) arg[i] = exec_resolve(f, &c->arg[i], worker);
+    for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve_loc(f, &c->arg[i], worker);
     return arg;
 }
 
@@ -187,16 +190,20 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
         f->r->barriers++;
         return run_kernel_alone(f, call_kernel, e);
     }
+    bool alone = true; /* this thread, which has their floating-point environment, runs them */
     /* a run that can be cancelled asks before each kernel */
     for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide && !f->r->cancel)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
         int64_t extent = f->r->extent ? f->r->extent[c->kernel] : k->extent;
-        part[(*n)++] = (struct pool_part){extent, k->sched.grain, true};
+        part[*n] = (struct pool_part){extent, k->sched.grain, true};
+        alone = pool_shares(&part[(*n)++], f->r->workers) <= 1 && alone;
     }
     f->r->launches += *n;
     f->r->barriers++;
     if (f->r->cancel) return run_in_pieces(f, part[0], e);
-    pool_run_parts(executor_run_kernel, f, part, *n, f->r->workers);
+    for (uint32_t i = 0; alone && i < *n; i++)
+        if (part[i].extent > 0) executor_run_kernel(f, i, 0, part[i].extent, 0);
+    if (!alone) pool_run_parts(executor_run_kernel, f, part, *n, f->r->workers);
     return true;
 }
 
@@ -572,8 +579,10 @@ static bool run_program(struct run *r, struct err *e)
     struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
                       .out = out, .arena = arena};
     bool repeated = false, driven = r->x->accelerated != 0;
+    fp_env env = fp_enter();
     bool ok = !driven || (accelerators_begin(r, e) && (r->watch || accelerators_repeat(r, &repeated, e)));
     ok = ok && (repeated || run_commands(&f, e));
+    fp_leave(env);
     ok = wait_async(r, p->signals, e) && ok; /* also after an error: they use the memory that is freed next */
     if (driven) ok = accelerators_end(r, ok, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
