@@ -353,6 +353,15 @@ static bool fetches_a(const struct dot *d)
     return d->a_step_m == 1 || (d->a_step_k == 1 && LINE_BYTES / d->element / UNROLL_K);
 }
 
+/* The elements of all matrices of a batch, or of one if they are so small that the processor itself reads on from one
+ * to the next.  Prefetching them, batches of 4x4x4 take 1.2 of the time, of 8x8x8 1.07, of 16x16x16 1.04, but of
+ * 64x64x64 from memory 0.95. */
+static int64_t elements_of_batch(const struct dot *d, int64_t elements)
+{
+    enum { SMALL = 256 };
+    return elements > SMALL ? d->size.batch * elements : elements;
+}
+
 /* Operands larger than the first-level cache are prefetched.  A is prefetched only where few columns share it, or where
  * the rows of a task do not fit the second-level cache. */
 static void choose_prefetch(const struct tiling *t, struct schedule *s)
@@ -361,11 +370,12 @@ static void choose_prefetch(const struct tiling *t, struct schedule *s)
     const struct dot *d = t->d;
     bool whole = !s->dot.run;
     bool few = dot_parts(d->size.n, s->dot.nr) <= FEW_TILES &&
-               outgrows_cache(t, d->size.batch * d->size.m * d->size.k);
+               outgrows_cache(t, elements_of_batch(d, d->size.m * d->size.k));
     bool far = t->packs && !d->symbolic && s->dot.rows * row_bytes(d) > t->caps->l2_bytes / 4 * 3;
     s->dot.prefetch_a = !t->caps->is_gpu && fetches_a(d) && (few || far);
     s->dot.prefetch_b = whole && outgrows_cache(t, d->size.k * d->size.n);
-    s->dot.prefetch_out = whole && outgrows_cache(t, d->size.m * d->size.n);
+    int64_t results = d->size.m * d->size.n;
+    s->dot.prefetch_out = whole && outgrows_cache(t, t->caps->is_gpu ? results : elements_of_batch(d, results));
 }
 
 int64_t dot_task_columns(const struct dot *d, const struct schedule *s)
