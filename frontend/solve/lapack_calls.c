@@ -86,14 +86,26 @@ static const char *lapack_open(const char *path, char *text, size_t size)
 
 /* ---- the ops ---- */
 
-struct lapack_matrices { int64_t B, m, n; size_t size; const struct lapack *f; };
+/* What a call computes with; the sizes of workspaces are LAPACK's own. */
+struct lapack_matrices {
+    int64_t B, m, n;
+    size_t size;  /* of an element */
+    bool f64;
+    const struct lapack *f;
+    int columns;  /* of the second operand */
+    int lwork, liwork;
+    bool transposed;
+};
+
+/* The operands and results of one matrix of a batch, and memory. */
+struct lapack_one { const char *in[2]; char *out[3], *work[3]; };
 
 static struct lapack_matrices lapack_matrices(const kl_custom_call *call)
 {
     const kl_type *t = &call->in_type[0];
     bool f64 = t->dtype == KL_F64;
-    return (struct lapack_matrices){t->dims[0], t->dims[1], t->dims[2], f64 ? sizeof(double) : sizeof(float),
-                                    &lapack[f64]};
+    return (struct lapack_matrices){t->dims[0], t->dims[1], t->dims[2], f64 ? sizeof(double) : sizeof(float), f64,
+                                    &lapack[f64], .columns = call->nin > 1 ? (int)call->in_type[1].dims[2] : 0};
 }
 
 /* Are all n elements finite?  Several sums, which do not wait for each other. */
@@ -133,10 +145,41 @@ static int lapack_size(const double *work, size_t size)
     return n < INT32_MAX ? (int)n : INT32_MAX;
 }
 
-static kl_status lapack_no_memory(const kl_custom_call *call)
+static int64_t lapack_count(const kl_type *t)
 {
-    snprintf(call->message, call->message_bytes, "out of memory");
-    return KL_ERR_MEMORY;
+    int64_t n = 1;
+    for (int i = 1; i < t->rank; i++)
+        n *= t->dims[i];
+    return n;
+}
+
+/* false: the results are NaN */
+typedef bool lapack_fn(const struct lapack_matrices *x, const struct lapack_one *m);
+
+/* Calls f for each matrix, with so many bytes of memory.  finite: only for those whose operands are. */
+static kl_status lapack_each(const kl_custom_call *call, const struct lapack_matrices *x, bool finite, size_t a,
+                             size_t b, size_t c, lapack_fn *f)
+{
+    size_t second = (a + 63) & ~(size_t)63, third = second + ((b + 63) & ~(size_t)63);
+    char *all = malloc(third + c + 1);
+    if (!all)
+        return snprintf(call->message, call->message_bytes, "out of memory"), KL_ERR_MEMORY;
+    for (int64_t k = 0; k < x->B; k++) {
+        struct lapack_one m = {.work = {all, all + second, all + third}};
+        bool ok = true;
+        for (int64_t i = 0; i < call->nin; i++) {
+            int64_t n = lapack_count(&call->in_type[i]);
+            m.in[i] = (const char *)call->in[i] + (size_t)(k * n) * x->size;
+            ok = ok && (!finite || lapack_finite(m.in[i], n, x->size));
+        }
+        for (int64_t i = 0; i < call->nout; i++)
+            m.out[i] = (char *)call->out[i] + (size_t)(k * lapack_count(&call->out_type[i])) * x->size;
+        ok = ok && f(x, &m);
+        for (int64_t i = 0; i < call->nout && !ok; i++)
+            lapack_fill_nan(m.out[i], lapack_count(&call->out_type[i]), x->size);
+    }
+    free(all);
+    return KL_OK;
 }
 
 static kl_type lapack_type(kl_dtype dtype, int rank, int64_t a, int64_t b, int64_t c)
@@ -153,32 +196,24 @@ static kl_status lapack_eigh_types(void *ctx, const kl_custom_call *call, kl_typ
     return KL_OK;
 }
 
+static bool lapack_eigh_one(const struct lapack_matrices *x, const struct lapack_one *m)
+{
+    int n = (int)x->n, info;
+    memcpy(m->out[1], m->in[0], (size_t)(x->n * x->n) * x->size);
+    x->f->syevd("V", "U", &n, m->out[1], &n, m->out[0], m->work[0], &x->lwork, (int *)(void *)m->work[1], &x->liwork,
+                &info, 1, 1);
+    return !info;
+}
+
 static kl_status lapack_eigh_run(void *ctx, const kl_custom_call *call)
 {
     struct lapack_matrices x = lapack_matrices(call);
-    int n = (int)x.n, info = 0, lwork = -1, liwork = -1, isize = 0;
+    int n = (int)x.n, info, query = -1;
     double size = 0;
     (void)ctx;
-    x.f->syevd("V", "U", &n, NULL, &n, NULL, &size, &lwork, &isize, &liwork, &info, 1, 1);
-    lwork = lapack_size(&size, x.size);
-    liwork = isize;
-    void *work = malloc((size_t)lwork * x.size), *iwork = malloc((size_t)liwork * sizeof(int));
-    for (int64_t b = 0; b < x.B && work && iwork; b++) {
-        size_t at = (size_t)(b * x.n * x.n) * x.size;
-        char *w = (char *)call->out[0] + (size_t)(b * x.n) * x.size, *v = (char *)call->out[1] + at;
-        memcpy(v, (const char *)call->in[0] + at, (size_t)(x.n * x.n) * x.size);
-        info = !lapack_finite(v, x.n * x.n, x.size);
-        if (!info)
-            x.f->syevd("V", "U", &n, v, &n, w, work, &lwork, iwork, &liwork, &info, 1, 1);
-        if (info) {
-            lapack_fill_nan(w, x.n, x.size);
-            lapack_fill_nan(v, x.n * x.n, x.size);
-        }
-    }
-    kl_status status = work && iwork ? KL_OK : lapack_no_memory(call);
-    free(work);
-    free(iwork);
-    return status;
+    x.f->syevd("V", "U", &n, NULL, &n, NULL, &size, &query, &x.liwork, &query, &info, 1, 1);
+    x.lwork = lapack_size(&size, x.size);
+    return lapack_each(call, &x, true, (size_t)x.lwork * x.size, (size_t)x.liwork * sizeof(int), 0, lapack_eigh_one);
 }
 
 static kl_status lapack_svd_types(void *ctx, const kl_custom_call *call, kl_type *out)
@@ -192,35 +227,25 @@ static kl_status lapack_svd_types(void *ctx, const kl_custom_call *call, kl_type
     return KL_OK;
 }
 
+static bool lapack_svd_one(const struct lapack_matrices *x, const struct lapack_one *m)
+{
+    int rows = (int)x->n, columns = (int)x->m, k = rows < columns ? rows : columns, info;
+    memcpy(m->work[1], m->in[0], (size_t)(x->m * x->n) * x->size);
+    x->f->gesdd("S", &rows, &columns, m->work[1], &rows, m->out[1], m->out[2], &rows, m->out[0], &k, m->work[0],
+                &x->lwork, (int *)(void *)m->work[2], &info, 1);
+    return !info;
+}
+
 static kl_status lapack_svd_run(void *ctx, const kl_custom_call *call)
 {
     struct lapack_matrices x = lapack_matrices(call);
-    int rows = (int)x.n, columns = (int)x.m, k = rows < columns ? rows : columns, info = 0, lwork = -1;
+    int rows = (int)x.n, columns = (int)x.m, k = rows < columns ? rows : columns, info, query = -1;
     double size = 0;
     (void)ctx;
-    x.f->gesdd("S", &rows, &columns, NULL, &rows, NULL, NULL, &rows, NULL, &k, &size, &lwork, NULL, &info, 1);
-    lwork = lapack_size(&size, x.size);
-    void *work = malloc((size_t)lwork * x.size), *copy = malloc((size_t)(x.m * x.n) * x.size);
-    int *iwork = malloc(8 * (size_t)k * sizeof(int));
-    bool room = work && copy && iwork;
-    for (int64_t b = 0; b < x.B && room; b++) {
-        char *u = (char *)call->out[0] + (size_t)(b * x.m * k) * x.size;
-        char *s = (char *)call->out[1] + (size_t)(b * k) * x.size;
-        char *vt = (char *)call->out[2] + (size_t)(b * k * x.n) * x.size;
-        memcpy(copy, (const char *)call->in[0] + (size_t)(b * x.m * x.n) * x.size, (size_t)(x.m * x.n) * x.size);
-        info = !lapack_finite(copy, x.m * x.n, x.size);
-        if (!info)
-            x.f->gesdd("S", &rows, &columns, copy, &rows, s, vt, &rows, u, &k, work, &lwork, iwork, &info, 1);
-        if (info) {
-            lapack_fill_nan(u, x.m * k, x.size);
-            lapack_fill_nan(s, k, x.size);
-            lapack_fill_nan(vt, x.n * k, x.size);
-        }
-    }
-    free(work);
-    free(copy);
-    free(iwork);
-    return room ? KL_OK : lapack_no_memory(call);
+    x.f->gesdd("S", &rows, &columns, NULL, &rows, NULL, NULL, &rows, NULL, &k, &size, &query, NULL, &info, 1);
+    x.lwork = lapack_size(&size, x.size);
+    return lapack_each(call, &x, true, (size_t)x.lwork * x.size, (size_t)(x.m * x.n) * x.size,
+                       8 * (size_t)k * sizeof(int), lapack_svd_one);
 }
 
 static kl_status lapack_solve_types(void *ctx, const kl_custom_call *call, kl_type *out)
@@ -230,54 +255,47 @@ static kl_status lapack_solve_types(void *ctx, const kl_custom_call *call, kl_ty
     return KL_OK;
 }
 
+static bool lapack_solve_one(const struct lapack_matrices *x, const struct lapack_one *m)
+{
+    int n = (int)x->n, rows = x->columns, info; /* of the right side, which is transposed */
+    size_t bytes = (size_t)(x->n * x->n) * x->size;
+    memcpy(m->work[0], m->in[0], bytes);
+    memcpy(m->out[0], m->in[1], (size_t)(rows * x->n) * x->size);
+    x->f->getrf(&n, &n, m->work[0], &n, (int *)(void *)m->work[1], &info);
+    if (info >= 0) /* above 0: a pivot of 0, by which is divided; column-major it is the transpose */
+        x->f->getrs(x->transposed ? "N" : "T", &n, &rows, m->work[0], &n, (const int *)(const void *)m->work[1],
+                    m->out[0], &n, &info, 1);
+    return true;
+}
+
 static kl_status lapack_solve_run(void *ctx, const kl_custom_call *call)
 {
     struct lapack_matrices x = lapack_matrices(call);
-    int n = (int)x.n, m = (int)call->in_type[1].dims[1], info;
-    const char *as_given = *(const char *)call->attr ? "N" : "T"; /* column-major it is the transpose */
-    void *copy = malloc((size_t)(x.n * x.n) * x.size);
-    int *pivots = malloc((size_t)n * sizeof *pivots);
     (void)ctx;
-    for (int64_t b = 0; b < x.B && copy && pivots; b++) {
-        size_t right = (size_t)(b * m * x.n) * x.size;
-        char *y = (char *)call->out[0] + right;
-        memcpy(copy, (const char *)call->in[0] + (size_t)(b * x.n * x.n) * x.size, (size_t)(x.n * x.n) * x.size);
-        memcpy(y, (const char *)call->in[1] + right, (size_t)(m * x.n) * x.size);
-        x.f->getrf(&n, &n, copy, &n, pivots, &info);
-        if (info >= 0) /* above 0: a pivot of 0, by which is divided */
-            x.f->getrs(as_given, &n, &m, copy, &n, pivots, y, &n, &info, 1);
-    }
-    kl_status status = copy && pivots ? KL_OK : lapack_no_memory(call);
-    free(copy);
-    free(pivots);
-    return status;
+    x.columns = (int)call->in_type[1].dims[1];
+    x.transposed = *(const char *)call->attr;
+    return lapack_each(call, &x, false, (size_t)(x.n * x.n) * x.size, (size_t)x.n * sizeof(int), 0, lapack_solve_one);
+}
+
+static bool lapack_inverse_one(const struct lapack_matrices *x, const struct lapack_one *m)
+{
+    int n = (int)x->n, *pivots = (int *)(void *)m->work[1], info;
+    memcpy(m->out[0], m->in[0], (size_t)(x->n * x->n) * x->size);
+    x->f->getrf(&n, &n, m->out[0], &n, pivots, &info);
+    if (!info)
+        x->f->getri(&n, m->out[0], &n, pivots, m->work[0], &x->lwork, &info);
+    return !info;
 }
 
 static kl_status lapack_inverse_run(void *ctx, const kl_custom_call *call)
 {
     struct lapack_matrices x = lapack_matrices(call);
-    int n = (int)x.n, info, lwork = -1;
+    int n = (int)x.n, info, query = -1;
     double size = 0;
     (void)ctx;
-    x.f->getri(&n, NULL, &n, NULL, &size, &lwork, &info);
-    lwork = lapack_size(&size, x.size);
-    void *work = malloc((size_t)lwork * x.size);
-    int *pivots = malloc((size_t)n * sizeof *pivots);
-    for (int64_t b = 0; b < x.B && work && pivots; b++) {
-        char *a = (char *)call->out[0] + (size_t)(b * x.n * x.n) * x.size;
-        memcpy(a, (const char *)call->in[0] + (size_t)(b * x.n * x.n) * x.size, (size_t)(x.n * x.n) * x.size);
-        info = !lapack_finite(a, x.n * x.n, x.size);
-        if (!info)
-            x.f->getrf(&n, &n, a, &n, pivots, &info);
-        if (!info)
-            x.f->getri(&n, a, &n, pivots, work, &lwork, &info);
-        if (info)
-            lapack_fill_nan(a, x.n * x.n, x.size);
-    }
-    kl_status status = work && pivots ? KL_OK : lapack_no_memory(call);
-    free(work);
-    free(pivots);
-    return status;
+    x.f->getri(&n, NULL, &n, NULL, &size, &query, &info);
+    x.lwork = lapack_size(&size, x.size);
+    return lapack_each(call, &x, true, (size_t)x.lwork * x.size, (size_t)n * sizeof(int), 0, lapack_inverse_one);
 }
 
 static kl_status lapack_det_types(void *ctx, const kl_custom_call *call, kl_type *out)
@@ -289,45 +307,39 @@ static kl_status lapack_det_types(void *ctx, const kl_custom_call *call, kl_type
     return KL_OK;
 }
 
-static void lapack_put(void *v, int64_t i, double x, size_t size)
+static void lapack_put(void *v, double x, bool f64)
 {
-    if (size == sizeof(double))
-        ((double *)v)[i] = x;
+    if (f64)
+        *(double *)v = x;
     else
-        ((float *)v)[i] = (float)x;
+        *(float *)v = (float)x;
+}
+
+static bool lapack_det_one(const struct lapack_matrices *x, const struct lapack_one *m)
+{
+    int n = (int)x->n, *pivots = (int *)(void *)m->work[1], info;
+    double det = 1, sign = 1, logarithm = 0;
+    memcpy(m->work[0], m->in[0], (size_t)(x->n * x->n) * x->size);
+    x->f->getrf(&n, &n, m->work[0], &n, pivots, &info);
+    for (int64_t i = 0; i < x->n; i++) {
+        const void *at = m->work[0] + (size_t)(i * (x->n + 1)) * x->size;
+        double p = x->f64 ? *(const double *)at : (double)*(const float *)at;
+        p = pivots[i] == i + 1 ? p : -p;
+        det *= p;
+        sign = p > 0 ? sign : p < 0 ? -sign : 0;
+        logarithm += log(fabs(p));
+    }
+    lapack_put(m->out[0], det, x->f64);
+    lapack_put(m->out[1], sign, x->f64);
+    lapack_put(m->out[2], logarithm, x->f64);
+    return true;
 }
 
 static kl_status lapack_det_run(void *ctx, const kl_custom_call *call)
 {
     struct lapack_matrices x = lapack_matrices(call);
-    int n = (int)x.n, info = 0;
-    char *copy = malloc((size_t)(x.n * x.n) * x.size);
-    int *pivots = malloc((size_t)n * sizeof *pivots);
     (void)ctx;
-    for (int64_t b = 0; b < x.B && copy && pivots; b++) {
-        double det = 1, sign = 1, logarithm = 0;
-        bool finite = lapack_finite((const char *)call->in[0] + (size_t)(b * x.n * x.n) * x.size, x.n * x.n, x.size);
-        memcpy(copy, (const char *)call->in[0] + (size_t)(b * x.n * x.n) * x.size, (size_t)(x.n * x.n) * x.size);
-        if (finite)
-            x.f->getrf(&n, &n, copy, &n, pivots, &info);
-        else
-            det = sign = logarithm = (double)NAN;
-        for (int64_t i = 0; i < x.n && finite; i++) {
-            const char *at = copy + (size_t)(i * (x.n + 1)) * x.size;
-            double p = x.size == sizeof(double) ? *(const double *)at : (double)*(const float *)at;
-            p = pivots[i] == i + 1 ? p : -p;
-            det *= p;
-            sign = p > 0 ? sign : p < 0 ? -sign : 0;
-            logarithm += log(fabs(p));
-        }
-        lapack_put(call->out[0], b, det, x.size);
-        lapack_put(call->out[1], b, sign, x.size);
-        lapack_put(call->out[2], b, logarithm, x.size);
-    }
-    kl_status status = copy && pivots ? KL_OK : lapack_no_memory(call);
-    free(copy);
-    free(pivots);
-    return status;
+    return lapack_each(call, &x, true, (size_t)(x.n * x.n) * x.size, (size_t)x.n * sizeof(int), 0, lapack_det_one);
 }
 
 static kl_status lapack_qr_types(void *ctx, const kl_custom_call *call, kl_type *out)
@@ -340,42 +352,34 @@ static kl_status lapack_qr_types(void *ctx, const kl_custom_call *call, kl_type 
     return KL_OK;
 }
 
+static bool lapack_qr_one(const struct lapack_matrices *x, const struct lapack_one *w)
+{
+    int m = (int)x->m, n = (int)x->n, k = m < n ? m : n, info;
+    char *copy = w->work[1], *tau = w->work[2];
+    lapack_transpose(copy, x->m, w->in[0], x->n, x->m, x->n, x->f64);
+    x->f->geqrf(&m, &n, copy, &m, tau, w->work[0], &x->lwork, &info);
+    lapack_transpose(w->out[1], x->n, copy, x->m, x->n, k, x->f64);
+    for (int64_t i = 1; i < k; i++)
+        memset(w->out[1] + (size_t)(i * x->n) * x->size, 0, (size_t)i * x->size);
+    if (!info)
+        x->f->orgqr(&m, &k, &k, copy, &m, tau, w->work[0], &x->lwork, &info);
+    lapack_transpose(w->out[0], k, copy, x->m, k, x->m, x->f64);
+    return !info;
+}
+
 static kl_status lapack_qr_run(void *ctx, const kl_custom_call *call)
 {
     struct lapack_matrices x = lapack_matrices(call);
-    int m = (int)x.m, n = (int)x.n, k = m < n ? m : n, info = 0, lwork = -1, lwork_q = -1;
-    bool f64 = x.size == sizeof(double);
+    int m = (int)x.m, n = (int)x.n, k = m < n ? m : n, info, query = -1, lwork_q;
     double size = 0;
     (void)ctx;
-    x.f->geqrf(&m, &n, NULL, &m, NULL, &size, &lwork, &info);
-    lwork = lapack_size(&size, x.size);
-    x.f->orgqr(&m, &k, &k, NULL, &m, NULL, &size, &lwork_q, &info);
+    x.f->geqrf(&m, &n, NULL, &m, NULL, &size, &query, &info);
+    x.lwork = lapack_size(&size, x.size);
+    x.f->orgqr(&m, &k, &k, NULL, &m, NULL, &size, &query, &info);
     lwork_q = lapack_size(&size, x.size);
-    lwork = lwork > lwork_q ? lwork : lwork_q;
-    char *work = malloc((size_t)lwork * x.size), *copy = malloc((size_t)(x.m * x.n + k) * x.size);
-    for (int64_t b = 0; b < x.B && work && copy; b++) {
-        char *q = (char *)call->out[0] + (size_t)(b * x.m * k) * x.size, *tau = copy + (size_t)(x.m * x.n) * x.size;
-        char *r = (char *)call->out[1] + (size_t)(b * k * x.n) * x.size;
-        const char *a = (const char *)call->in[0] + (size_t)(b * x.m * x.n) * x.size;
-        info = !lapack_finite(a, x.m * x.n, x.size);
-        lapack_transpose(copy, x.m, a, x.n, x.m, x.n, f64);
-        if (!info)
-            x.f->geqrf(&m, &n, copy, &m, tau, work, &lwork, &info);
-        lapack_transpose(r, x.n, copy, x.m, x.n, k, f64);
-        for (int64_t i = 1; i < k; i++)
-            memset(r + (size_t)(i * x.n) * x.size, 0, (size_t)i * x.size);
-        if (!info)
-            x.f->orgqr(&m, &k, &k, copy, &m, tau, work, &lwork, &info);
-        lapack_transpose(q, k, copy, x.m, k, x.m, f64);
-        if (info) {
-            lapack_fill_nan(q, x.m * k, x.size);
-            lapack_fill_nan(r, k * x.n, x.size);
-        }
-    }
-    kl_status status = work && copy ? KL_OK : lapack_no_memory(call);
-    free(work);
-    free(copy);
-    return status;
+    x.lwork = x.lwork > lwork_q ? x.lwork : lwork_q;
+    return lapack_each(call, &x, true, (size_t)x.lwork * x.size, (size_t)(x.m * x.n) * x.size, (size_t)k * x.size,
+                       lapack_qr_one);
 }
 
 static kl_status lapack_lstsq_types(void *ctx, const kl_custom_call *call, kl_type *out)
@@ -386,36 +390,27 @@ static kl_status lapack_lstsq_types(void *ctx, const kl_custom_call *call, kl_ty
     return KL_OK;
 }
 
+static bool lapack_lstsq_one(const struct lapack_matrices *x, const struct lapack_one *w)
+{
+    int m = (int)x->m, n = (int)x->n, height = m > n ? m : n, info;
+    char *both = w->work[2]; /* b, of which x becomes the first rows */
+    lapack_transpose(w->work[1], x->m, w->in[0], x->n, x->m, x->n, x->f64);
+    lapack_transpose(both, height, w->in[1], x->columns, x->m, x->columns, x->f64);
+    x->f->gels("N", &m, &n, &x->columns, w->work[1], &m, both, &height, w->work[0], &x->lwork, &info, 1);
+    lapack_transpose(w->out[0], x->columns, both, height, x->columns, x->n, x->f64);
+    return !info;
+}
+
 static kl_status lapack_lstsq_run(void *ctx, const kl_custom_call *call)
 {
     struct lapack_matrices x = lapack_matrices(call);
-    int64_t columns = call->in_type[1].dims[2], high = x.m > x.n ? x.m : x.n;
-    int m = (int)x.m, n = (int)x.n, right = (int)columns, height = (int)high, info = 0, lwork = -1;
-    bool f64 = x.size == sizeof(double);
+    int m = (int)x.m, n = (int)x.n, height = m > n ? m : n, info, query = -1;
     double size = 0;
     (void)ctx;
-    x.f->gels("N", &m, &n, &right, NULL, &m, NULL, &height, &size, &lwork, &info, 1);
-    lwork = lapack_size(&size, x.size);
-    void *work = malloc((size_t)lwork * x.size), *copy = malloc((size_t)(x.m * x.n) * x.size);
-    void *both = malloc((size_t)(high * columns) * x.size); /* b, of which x becomes the first rows */
-    bool room = work && copy && both;
-    for (int64_t b = 0; b < x.B && room; b++) {
-        const char *a = (const char *)call->in[0] + (size_t)(b * x.m * x.n) * x.size;
-        const char *given = (const char *)call->in[1] + (size_t)(b * x.m * columns) * x.size;
-        char *out = (char *)call->out[0] + (size_t)(b * x.n * columns) * x.size;
-        info = !lapack_finite(a, x.m * x.n, x.size) || !lapack_finite(given, x.m * columns, x.size);
-        lapack_transpose(copy, x.m, a, x.n, x.m, x.n, f64);
-        lapack_transpose(both, high, given, columns, x.m, columns, f64);
-        if (!info)
-            x.f->gels("N", &m, &n, &right, copy, &m, both, &height, work, &lwork, &info, 1);
-        lapack_transpose(out, columns, both, high, columns, x.n, f64);
-        if (info)
-            lapack_fill_nan(out, x.n * columns, x.size);
-    }
-    free(work);
-    free(copy);
-    free(both);
-    return room ? KL_OK : lapack_no_memory(call);
+    x.f->gels("N", &m, &n, &x.columns, NULL, &m, NULL, &height, &size, &query, &info, 1);
+    x.lwork = lapack_size(&size, x.size);
+    return lapack_each(call, &x, true, (size_t)x.lwork * x.size, (size_t)(x.m * x.n) * x.size,
+                       (size_t)height * (size_t)x.columns * x.size, lapack_lstsq_one);
 }
 
 static kl_status lapack_same_types(void *ctx, const kl_custom_call *call, kl_type *out)
@@ -425,23 +420,21 @@ static kl_status lapack_same_types(void *ctx, const kl_custom_call *call, kl_typ
     return KL_OK;
 }
 
+static bool lapack_cholesky_one(const struct lapack_matrices *x, const struct lapack_one *m)
+{
+    int n = (int)x->n, info = !lapack_upper(m->out[0], m->in[0], x->n, x->f64);
+    if (!info)
+        x->f->potrf("L", &n, m->out[0], &n, &info, 1);
+    if (!info)
+        lapack_flip(m->out[0], x->n, x->f64);
+    return !info;
+}
+
 static kl_status lapack_cholesky_run(void *ctx, const kl_custom_call *call)
 {
     struct lapack_matrices x = lapack_matrices(call);
-    int n = (int)x.n, info;
     (void)ctx;
-    for (int64_t b = 0; b < x.B; b++) {
-        void *a = (char *)call->out[0] + (size_t)(b * x.n * x.n) * x.size;
-        const void *in = (const char *)call->in[0] + (size_t)(b * x.n * x.n) * x.size;
-        info = !lapack_upper(a, in, x.n, x.size == sizeof(double));
-        if (!info)
-            x.f->potrf("L", &n, a, &n, &info, 1);
-        if (info)
-            lapack_fill_nan(a, x.n * x.n, x.size);
-        else
-            lapack_flip(a, x.n, x.size == sizeof(double));
-    }
-    return KL_OK;
+    return lapack_each(call, &x, false, 0, 0, 0, lapack_cholesky_one);
 }
 
 static const struct { const char *name; kl_custom_op op; } lapack_ops[] = {
