@@ -28,9 +28,9 @@ void target_vectors(struct caps *c)
     c->vector_regs = wide || target_is(c, "aarch64") ? 32 : 16;
     c->half_vectors = wide && !strcmp(c->name, "znver4"); /* its units have 256 bits */
     c->mma_bytes = x86 || target_is(c, "aarch64") ? 4 : 0;
-    /* cores with AMX have one slow unit for vdpbf16ps: half the rate of fma */
     c->bf16_tiles = x86 && wide && target_has(c, "amx-tile") && target_has(c, "amx-bf16");
-    c->dot2 = x86 && wide && target_has(c, "avx512bf16") && !target_has(c, "amx-bf16");
+    /* Intel's cores with AMX, which a hypervisor may hide, have one slow unit for vdpbf16ps: half the rate of fma. */
+    c->dot2 = x86 && wide && target_has(c, "avx512bf16") && !target_has(c, "amx-bf16") && !strstr(c->name, "rapids");
 }
 
 #if defined(__aarch64__)
