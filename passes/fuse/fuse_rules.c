@@ -171,9 +171,10 @@ static double bytes_read(struct fuser *f, uint32_t a)
     return bytes;
 }
 
-/* Does group a make values for the second operand of dot n of arrays of fewer bytes, as of quantized weights?  Then a
- * processor computes them while it packs panels, also once for each of several blocks of rows, because that takes less
- * time than to store and load them, and little beside the products of a block. */
+/* Does group a make values for the second operand of dot n of arrays that have no more bytes, as of quantized weights,
+ * or of f32 that is rounded?  Then a processor computes them while it packs panels, also once for each of several
+ * blocks of rows, because that takes less time than to store and load them, and little beside the products of a block:
+ * bf16 512x1024x1024 of operands in f32 takes 0.87 of the time. */
 static bool expands_operand(struct fuser *f, uint32_t a, const struct node *n)
 {
     enum { SHARE = 8 }; /* the arithmetic is at most one part in so many of that of a block of rows */
@@ -183,7 +184,7 @@ static bool expands_operand(struct fuser *f, uint32_t a, const struct node *n)
         return false;
     for (ref r = f->group[a].first; r; r = f->next[r])
         work += fuse_work(f->g->node[r].op);
-    return work <= most && bytes_read(f, a) < (double)node_bytes(f->g, f->group[a].last);
+    return work <= most && bytes_read(f, a) <= (double)node_bytes(f->g, f->group[a].last);
 }
 
 /* Does exactly one operand of anchor r read group a, each element once, and nothing else? */

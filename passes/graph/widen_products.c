@@ -8,9 +8,12 @@
  * In: a graph with numeric orders.  Out: the same bits.  Products in the orders of processors' instructions for bf16
  * stay: these multiply bf16 at a higher rate. */
 #include "passes/passes.h"
+#include "ir/math/half.h"
 #include "rewrite.h"
 
-enum { MANY = 128 }; /* multiplications for each element that is widened */
+/* Multiplications for each element of the first operand, and of the second one: it is widened where it is packed, and
+ * windows are read in place. */
+enum { MANY = 128, MANY_PACKED = 32, MANY_WINDOWS = 8 };
 enum { LATER = 4 }; /* products from one that widens an operand to one that widens it again */
 
 /* Per node of the old graph: it in f32, or NIL, and the number of the product that it was made for. */
@@ -28,6 +31,13 @@ static ref widened_source(const struct graph *g, ref r)
     return r;
 }
 
+static bool has_windows(const struct graph *g, ref r)
+{
+    while (is_view_or_pad(&g->node[r]) && g->node[r].op != OP_window)
+        r = g->node[r].in[0];
+    return g->node[r].op == OP_window;
+}
+
 static bool product_is_widened(const struct graph *g, ref r, const struct pass_options *o)
 {
     const struct node *n = &g->node[r];
@@ -36,8 +46,35 @@ static bool product_is_widened(const struct graph *g, ref r, const struct pass_o
         return false;
     struct dot_dims z = dot_sizes(g, n);
     double products = (double)z.batch * (double)z.m * (double)z.n * (double)z.k;
-    int64_t elements = node_numel(g, widened_source(g, n->in[0])) + node_numel(g, widened_source(g, n->in[1]));
-    return products >= MANY * (double)elements;
+    int64_t first = node_numel(g, widened_source(g, n->in[0])), second = node_numel(g, widened_source(g, n->in[1]));
+    int64_t each = has_windows(g, n->in[1]) ? MANY_WINDOWS : MANY_PACKED;
+    return products >= MANY * (double)first && products >= (double)each * (double)second;
+}
+
+/* The value that a pad writes stays a number, which kernels that read the pad's operand in place need to know. */
+static ref widen_const(struct graph *g, const struct node *n)
+{
+    uint16_t bits = (uint16_t)n->attr.konst.bits;
+    float x = n->dtype == KL_BF16 ? bf16_value((struct bf16){bits}) : f16_value((struct f16){bits});
+    return n_const(g, KL_F32, half_float_bits(x));
+}
+
+static bool is_zero_pad(const struct graph *g, ref r)
+{
+    const struct node *n = &g->node[r];
+    return op_is_masked(n->op) && n->dtype == KL_F32 && g->node[n->in[1]].op == OP_const &&
+           !g->node[n->in[1]].attr.konst.bits;
+}
+
+/* What r of f32, rounded to half floats, is in f32: rounded below its pads with zeros, which then stay pads of an array
+ * in memory, and products read windows of that in place. */
+static ref round_below_pads(struct rewrite *w, ref r, unsigned half)
+{
+    const struct node *n = &w->from->node[r];
+    if (!is_zero_pad(w->from, r))
+        return n_cast(w->to, n_cast(w->to, w->map[r], half), KL_F32);
+    ref in[MAX_OPERANDS] = {round_below_pads(w, n->in[0], half), w->map[n->in[1]]};
+    return graph_copy_node(w->to, w->from, n, in);
 }
 
 static ref widen_operand(struct rewrite *w, struct widened *x, ref r)
@@ -54,6 +91,10 @@ static ref widen_operand(struct rewrite *w, struct widened *x, ref r)
     if (x->wide[r])
         w->to->cur_flags |= MARK_REMAT;
     x->made[r] = x->products;
+    if (n->op == OP_const)
+        return x->wide[r] = widen_const(w->to, n);
+    if (n->op == OP_cast && is_zero_pad(g, n->in[0]))
+        return x->wide[r] = round_below_pads(w, n->in[0], n->dtype);
     return x->wide[r] = is_view_or_pad(n) ? graph_copy_node(w->to, g, &view, in) : n_cast(w->to, w->map[r], KL_F32);
 }
 
