@@ -701,6 +701,8 @@ static bool prefers_skinny(const struct dot *d)
            d->size.k >= 2 * lanes && d->size.n * d->size.k * o->element / o->packed > min_bytes(d, caps, o);
 }
 
+enum { MAX_PAIR_ROWS = 2 }; /* whose sums of twice the columns registers hold */
+
 /* How many elements may be loaded at once, if not one element of the source: squares of small ones then take as many
  * exchanges as squares of floats.  In strips bf16 may be, whose halves of a u32 are floats after one instruction each,
  * and the elements of a byte are. */
@@ -717,19 +719,27 @@ static int64_t loads_each(const struct dot *d, const struct skinny_order *o)
 
 /* Columns of a strip: of each row of the matrix a page at least, and no more than the sums have room for; but two
  * strips where that can be, for two threads.  Not of large matrices of bytes, nor of short rows of halves: 4096 rows of
- * 4096 bytes in two strips take 1.35 times as long on one thread and no less on two, 768 bf16 take 1.4 and 1.25 times
- * as long; 768 rows of 2304 bytes take half as long on two threads. */
+ * 4096 bytes in two strips take 1.35 times as long on one thread and no less on two, 768 bf16 1.04 and 1.15 times as
+ * long (1024 bf16 1.04 and 0.47 times); 768 rows of 2304 bytes take half as long on two threads. */
 static int64_t strip_columns(const struct dot *d, const struct skinny_order *o, int64_t nr)
 {
     int64_t min = STRIP_BYTES / o->element * o->packed, max = SUMS_BYTES / (int64_t)dtype_size(d->dtype) / d->size.m;
     int64_t strips = d->size.n / min;
     bool shared = d->size.n * d->size.k <= SMALL_BYTES && d->w->chooser->caps->threads > 1;
     bool whole = o->element == 1 ? o->packed == 1 && !shared
-                                 : o->element == 2 && d->size.n * o->element <= STRIP_BYTES / 2;
+                                 : o->element == 2 && d->size.n * o->element < STRIP_BYTES / 2;
     strips = strips >= 2 ? strips : whole ? 1 : 2;
     if (strips < dot_parts(d->size.n, max))
         strips = dot_parts(d->size.n, max);
     return dot_parts(dot_parts(d->size.n, strips), nr) * nr;
+}
+
+/* Cache lines of a row of the matrix that are multiplied together.  Two of bf16, from half as many rows, so that there
+ * are four chains of multiply-adds: one row of 4096x4096 takes 0.91 of the time, of 2048x2048 0.93. */
+static int64_t strip_lines(const struct dot *d, const struct skinny_order *o)
+{
+    bool two = !o->along_k && o->element == 2 && d->unit == 1 && d->size.m <= MAX_PAIR_ROWS && loads_each(d, o) == 2;
+    return two ? 2 : 1;
 }
 
 bool dot_skinny_legal(const struct dot *d, const struct schedule *s)
@@ -758,7 +768,6 @@ bool dot_skinny_legal(const struct dot *d, const struct schedule *s)
 
 bool dot_skinny_choose(struct dot *d, struct schedule *s)
 {
-    enum { MAX_PAIR_ROWS = 2 }; /* whose sums of twice the columns registers hold */
     const struct caps *caps = d->w->chooser->caps;
     const struct skinny_order *o = &d->order;
     bool open = !d->w->chooser->want;
@@ -767,7 +776,7 @@ bool dot_skinny_choose(struct dot *d, struct schedule *s)
     if (open) {
         s->dot_skinny.kc = (uint32_t)d->kblock;
         s->dot_skinny.mr = (uint16_t)d->size.m;
-        s->dot_skinny.nr = (uint16_t)(o->along_k ? vector_lanes(d, caps) : LINE_BYTES / o->element);
+        s->dot_skinny.nr = (uint16_t)(o->along_k ? vector_lanes(d, caps) : strip_lines(d, o) * LINE_BYTES / o->element);
         s->dot_skinny.widen = o->along_k && is_widened(d) && d->a_step_k == 1;
     }
     if (!dot_tile_legal(d, s))
@@ -780,7 +789,8 @@ bool dot_skinny_choose(struct dot *d, struct schedule *s)
         s->dot_skinny.each = (uint16_t)(s->dot_skinny.nr > 1 && (o->along_k || d->size.m <= MAX_PAIR_ROWS)
                                           ? loads_each(d, o) : o->packed);
     if (!s->dot_skinny.step)
-        s->dot_skinny.step = o->along_k ? (uint16_t)(s->dot_skinny.nr * s->dot_skinny.each) : THIN_STREAMS;
+        s->dot_skinny.step = (uint16_t)(o->along_k ? s->dot_skinny.nr * s->dot_skinny.each
+                                                   : THIN_STREAMS / strip_lines(d, o));
     if (!s->dot_skinny.strip)
         s->dot_skinny.strip = o->along_k ? s->dot_skinny.nr : (uint32_t)strip_columns(d, o, s->dot_skinny.nr);
     if (!s->dot_skinny.ahead && !o->along_k) /* of small elements less of each row is in a strip */
