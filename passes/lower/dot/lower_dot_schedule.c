@@ -152,8 +152,7 @@ static bool rows_meet(const struct tiling *t)
 
 /* Does it pay to pack columns that are adjacent already?  Yes for a B larger than the second-level cache: its rows are
  * on different pages, and many row tiles read each.  If all its rows begin at the same place of a page, and so meet in
- * a few sets of the first-level cache, a smaller B and fewer rows are enough: 32x1024x1024 takes 0.83 of the time,
- * 64x4096x4096 0.53; if they meet in the second-level cache, still fewer rows: 16x4096x4096 takes 0.61, of bf16 0.5.
+ * a few sets of the caches, fewer rows are enough: 32x1024x1024 takes 0.83 of the time, 16x4096x4096 0.61, of bf16 0.5.
  * Half floats are widened while they are packed, once for all row tiles: 64x1000x1000 takes 0.88 of the time. */
 static bool packing_pays(const struct tiling *t)
 {
@@ -717,10 +716,10 @@ static int64_t loads_each(const struct dot *d, const struct skinny_order *o)
     return o->along_k ? 4 / o->element : plain && dtype == KL_BF16 ? 2 : 1;
 }
 
-/* Columns of a strip: of each row of the matrix a page at least, and no more than the sums have room for; but two
- * strips where that can be, for two threads.  Not of large matrices of bytes, nor of short rows of halves: 4096 rows of
- * 4096 bytes in two strips take 1.35 times as long on one thread and no less on two, 768 bf16 1.04 and 1.15 times as
- * long (1024 bf16 1.04 and 0.47 times); 768 rows of 2304 bytes take half as long on two threads. */
+/* Columns of a strip: of each row of the matrix a page at least, no more than the sums have room for, but two strips
+ * where that can be, for two threads.  Not of large matrices of bytes, nor of short rows of halves: 4096 rows of 4096
+ * bytes in two strips take 1.35 times as long on one thread, 768 bf16 1.04 and 1.15 times on two; 768 rows of 2304
+ * bytes take half as long on two threads. */
 static int64_t strip_columns(const struct dot *d, const struct skinny_order *o, int64_t nr)
 {
     int64_t min = STRIP_BYTES / o->element * o->packed, max = SUMS_BYTES / (int64_t)dtype_size(d->dtype) / d->size.m;
@@ -734,8 +733,7 @@ static int64_t strip_columns(const struct dot *d, const struct skinny_order *o, 
     return dot_parts(dot_parts(d->size.n, strips), nr) * nr;
 }
 
-/* Cache lines of a row of the matrix that are multiplied together.  Two of bf16, from half as many rows, so that there
- * are four chains of multiply-adds: one row of 4096x4096 takes 0.91 of the time, of 2048x2048 0.93. */
+/* Cache lines of a row of the matrix at once; two of bf16 have four chains: one row of 4096x4096 takes 0.91. */
 static int64_t strip_lines(const struct dot *d, const struct skinny_order *o)
 {
     bool two = !o->along_k && o->element == 2 && d->unit == 1 && d->size.m <= MAX_PAIR_ROWS && loads_each(d, o) == 2;
