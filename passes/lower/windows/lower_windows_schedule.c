@@ -127,7 +127,8 @@ bool dot_windows_weights_legal(const struct dot *d, const struct schedule *s)
     struct window_segment segments[WINDOW_SEGMENTS];
     if (!windows_segments(&d->windows.x, segments) || (s->dot_windows_weights.mr == windows_plane_steps(&d->windows) &&
                                                        !windows_segments(&d->windows.y, segments)))
-        return reject_schedule(d->w, "tile", "tile %ux: the images' sides are too wide", s->dot_windows_weights.mr);
+        return reject_schedule(d->w, "tile", "tile %ux%u: zeros around the images give too many kinds of positions",
+                               s->dot_windows_weights.mr, s->dot_windows_weights.nr);
     return windows_weight_tiles(d, s->dot_windows_weights.mr) % s->dot_windows_weights.tiles == 0 ||
            reject_schedule(d->w, "tiles", "tiles %u: they divide all tiles of a channel", s->dot_windows_weights.tiles);
 }
