@@ -35,6 +35,7 @@ struct pass_options {
     uint64_t bf16_tiles;        /* those whose products of bf16 may be in even_odd order: see caps.bf16_tiles */
     struct processor processor;
     uint64_t gpus;              /* devices, by bit, that are GPUs */
+    bool graph_order;           /* these add floats in the graph's order: gradients have the form of processors' */
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;

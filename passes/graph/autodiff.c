@@ -91,14 +91,14 @@ static bool link_grads(struct sweep *s, const struct graph *g)
 
 int pass_autodiff(struct graph *g, const struct pass_options *o)
 {
-    (void)o;
     bool any = false;
     for (ref r = 1; r < g->nnode; r++)
         any |= g->node[r].op == OP_grad;
     if (!any)
         return 0;
     struct rewrite w;
-    struct sweep s = {.w = &w, .done = mem_alloc(g->nnode * sizeof *s.done),
+    struct sweep s = {.w = &w, .reverse = {.gpus = o && !o->graph_order ? o->gpus : 0},
+                      .done = mem_alloc(g->nnode * sizeof *s.done),
                       .next = mem_alloc(g->nnode * sizeof *s.next)};
     if (!s.done || !s.next || !link_grads(&s, g)) {
         mem_free(s.done);

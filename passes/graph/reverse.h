@@ -7,6 +7,7 @@
  * so many small gradients of one large graph cost as much as the nodes they produce. */
 struct reverse {
     struct graph *t;
+    uint64_t gpus;    /* devices, by bit, that are GPUs and add floats in the order of their schedules */
     uint32_t n;       /* nodes when the sweep began; the arrays have entries for these */
     bool *wanted;     /* its gradient is requested */
     bool *needed;     /* it depends on a wanted node, and a root depends on it */

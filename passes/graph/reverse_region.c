@@ -91,9 +91,10 @@ static ref parameter_gradient(struct reverse *v, uint32_t i, uint16_t device)
 }
 
 /* g is a copy of a region without outputs: runs the sweep from its yields. */
-static void differentiate_region(struct graph *g, const struct graph *region, const bool *wanted, const bool *given)
+static void differentiate_region(struct graph *g, const struct graph *region, uint64_t gpus, const bool *wanted,
+                                 const bool *given)
 {
-    struct reverse v = {0};
+    struct reverse v = {.gpus = gpus};
     uint32_t parameters = g->input.n;
     uint16_t device = g->cur_device; /* the op's device, which is that of its operands and results */
     if (!reverse_begin(&v, g)) {
@@ -133,7 +134,7 @@ static struct graph *region_gradient(struct back *b, uint32_t which, const bool 
     g->nout = 0;
     g->cur_device = b->n.device;
     g->cur_site = 0;
-    differentiate_region(g, region, wanted, given);
+    differentiate_region(g, region, b->v->gpus, wanted, given);
     if (!g->err.code)
         pass_dce(g, NULL);
     if (!g->err.code)

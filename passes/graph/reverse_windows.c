@@ -105,11 +105,12 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
 }
 
 /* If a filter has few inputs, few rows share a window of dy, and summing the gradients of windows is faster.  So it is
- * if most products would be with the zeros between dy's elements, but where so few rows share a window that a kernel
- * is limited by memory. */
-static bool windows_pay(const struct graph *g, const struct node *y, const struct windowed *w)
+ * if most products would be with the zeros between dy's elements, but where few rows share a window: a kernel of a
+ * processor leaves these products out (lower_direct.c), and with one row a kernel is limited by memory.  all: the
+ * products with zeros are computed. */
+static bool windows_pay(const struct graph *g, const struct node *y, const struct windowed *w, bool all)
 {
-    enum { FILTERS_PER_INPUT = 4, FEW_INPUTS = 8 };
+    enum { FILTERS_PER_INPUT = 4, FEW_INPUTS = 16 };
     const struct shape *a = node_shape(g, y->in[0]), *b = node_shape(g, y->in[1]);
     int64_t depth = node_shape(g, w->x)->dim[1] / (b->dim[1] ? b->dim[1] : 1), elements = a->dim[1];
     bool every = true, known = true;
@@ -118,7 +119,7 @@ static bool windows_pay(const struct graph *g, const struct node *y, const struc
         elements *= w->size[i];
         known &= b->dim[BEFORE + i] >= 0;
     }
-    if (!every && (y->dtype != KL_F32 || g->node[y->in[1]].dtype != KL_F32 || depth > FEW_INPUTS ||
+    if (!every && (y->dtype != KL_F32 || g->node[y->in[1]].dtype != KL_F32 || depth > (all ? 1 : FEW_INPUTS) ||
                    elements > DOT_BLOCK))
         return false;
     if (!every && !known)
@@ -224,7 +225,7 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
     const struct node n = g->node[y];
     struct windowed w;
     if (n.op != OP_dot || !v->needed[n.in[1]] || !find_windows(g, &n, &w) || !reaches_far(&w) ||
-        !windows_pay(g, &n, &w) || !is_only_path(v, n.in[1], w.x))
+        !windows_pay(g, &n, &w, v->gpus >> n.device & 1) || !is_only_path(v, n.in[1], w.x))
         return false;
     struct shape x = *node_shape(g, w.x);
     /* rounded behind the flip, they are stored as the product reads them: halves in pairs */

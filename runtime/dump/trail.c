@@ -62,6 +62,7 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
                              .bf16_tiles = r->target || option_graph_order() ? 0 : device_bf16_tiles(g),
                              .processor = r->target ? (struct processor){0} : device_processor(g),
                              .gpus = r->target ? UINT64_MAX : device_gpus(g),
+                             .graph_order = option_graph_order(),
                              .dump = keep_stage, .ctx = t,
                              .placeholders = kernels ? &t->placeholders : NULL, .recorded = captured};
     bool ok = (!mark || mark_nodes(g, "")) && passes_run(g, &o);

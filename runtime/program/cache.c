@@ -210,7 +210,7 @@ static struct program *cache_plan_program(struct graph *g, const struct exec *x,
     struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .bf16_dot2 = device_bf16_dot2(g),
                              .bf16_tiles = x->graph_order ? 0 : device_bf16_tiles(g),
                              .processor = device_processor(g), .gpus = device_gpus(g),
-                             .dump = dump ? dump_graph : NULL, .ctx = dump,
+                             .graph_order = x->graph_order, .dump = dump ? dump_graph : NULL, .ctx = dump,
                              .placeholders = &placeholders, .recorded = x->captured,
                              .cancel = cancellation_current()};
     struct program *p = NULL;

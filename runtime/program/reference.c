@@ -11,7 +11,8 @@ struct graph *reference_graph(const struct graph *recorded, unsigned device, boo
     graph_move(g, graph_device(g), device);
     struct pass_options o = {.fuse = fuse, .bf16_dot2 = device_bf16_dot2(g),
                              .bf16_tiles = option_graph_order() ? 0 : device_bf16_tiles(g),
-                             .processor = device_processor(g), .gpus = device_gpus(g)};
+                             .processor = device_processor(g), .gpus = device_gpus(g),
+                             .graph_order = option_graph_order()};
     if (passes_run_first(g, n, FOR_INTERP, &o))
         return g;
     err_set(e, g->err.code, "%s", g->err.msg);

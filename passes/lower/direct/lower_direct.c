@@ -15,16 +15,18 @@ struct direct {
     const struct dot_direct *z;
     int64_t rows;        /* of columns in a tile */
     bool holds;          /* the first operand's elements are loaded before the tiles */
+    bool has_zeros;      /* between elements, whose products are left out */
     val a[MAX_HELD];
     val m0, n0, outer;   /* the task's first row of the first operand; first element of windows; image */
     val batch;           /* of the lanes that are of the batch: without these */
-    uint32_t sums;       /* lbuf: with zeros between elements, the sums of a tile */
+    uint32_t sums, most; /* lbufs, if it has: the sums of a tile; the largest bits of magnitudes of
+                            the first operand, a part of them in each lane */
     const struct segment *down, *along; unsigned ndown, nalong;
 };
 
 /* Tiles first to first + count - 1 of an axis, each of `length` elements. */
 struct segment { int64_t first, count, length; };
-enum { MAX_SEGMENTS = 4 };
+enum { MAX_SEGMENTS = 4, MIN_LEFT_OUT = 16 }; /* of shorter chains, finding a -0 takes longer than all products */
 
 struct direct_tile { int64_t rows, columns; val row, column; };
 
@@ -153,36 +155,96 @@ static val first_element(const struct direct *c, int64_t row, val at, int64_t i)
     return c->holds ? c->a[row * c->d->size.k + i] : dot_element(c->d, false, ix_add(k, c->m0, k_int(k, row)), at);
 }
 
-/* Adds the products of a window's elements in channel `channel`. */
-static void add_window(const struct direct *c, const struct direct_tile *t, val column, val channel, int64_t mr,
-                       val *acc)
+static bool is_zero(const struct kernel *k, val x) { return k->inst[x].op == L_CONST && !k->inst[x].imm; }
+
+/* Adds the products of a window's elements in channel `channel`, all or without those that are 0 for each lane.  Are
+ * some left out? */
+static bool add_window(const struct direct *c, const struct direct_tile *t, val column, val channel, int64_t mr,
+                       bool all, val *acc)
 {
     struct kernel *k = c->d->w->k;
+    bool some = false;
     for (int64_t i = 0; i < c->z->window; i++) {
         val at = ix_add(k, ix_scale(k, channel, c->z->window), k_int(k, i));
         for (int64_t r = 0; r < t->rows; r++) {
             val x = window_element(c->d, 0, c->outer, ix_add(k, t->row, k_int(k, r)), column, channel, i);
-            for (int64_t m = 0; m < mr; m++)
+            bool out = !all && is_zero(k, x);
+            some |= out;
+            for (int64_t m = 0; m < mr && !out; m++)
                 acc[m * t->rows + r] = dot_multiply_add(k, first_element(c, m, at, i), x, acc[m * t->rows + r]);
         }
     }
+    return some;
 }
 
-/* The sums of the tile's windows that begin at the lanes' columns, in all channels. */
-static void sum_windows(const struct direct *c, const struct direct_tile *t, val column, int64_t mr, val *acc)
+static bool add_windows(const struct direct *c, const struct direct_tile *t, val column, int64_t mr, bool all, val *acc)
 {
     struct kernel *k = c->d->w->k;
     int64_t n = mr * t->rows, channels = c->d->size.k / c->z->window;
     val carry[MAX_SUMS];
     for (int64_t i = 0; i < n; i++)
         acc[i] = k_splat(k, k_bits(k, c->d->dtype, 0));
-    if (channels == 1) {
-        add_window(c, t, column, k_int(k, 0), mr, acc);
-        return;
-    }
+    if (channels == 1)
+        return add_window(c, t, column, k_int(k, 0), mr, all, acc);
     val loop = begin_chains(k, k_int(k, channels), n, acc, carry);
-    add_window(c, t, column, loop, mr, acc);
+    bool some = add_window(c, t, column, loop, mr, all, acc);
     end_chains(k, loop, n, acc, carry);
+    return some;
+}
+
+/* 1 if sums that lack products with zeros are to be computed with all of them, because one is -0 or a factor of the
+ * zeros is not finite, in any lane; else 0. */
+static val sums_are_special(const struct direct *c, const val *acc, int64_t n)
+{
+    struct kernel *k = c->d->w->k;
+    val least[MAX_SUMS];
+    for (int64_t i = 0; i < n; i++) /* -0 has the least bits of all, as i32 */
+        least[i] = k_inst(k, L_OP(P_BITS), KL_I32, acc[i], 0, 0, 0);
+    for (; n > 1; n = (n + 1) / 2) /* a tree: a chain of minimums would take as long as the products */
+        for (int64_t i = 0; i < n / 2; i++)
+            least[i] = k_fold_step(k, FOLD_MIN, least[i], least[n - 1 - i]);
+    val negative = k_splat(k, k_bits(k, KL_I32, 0x80000000)), most = k_load(k, c->most, c->d->w->lane, 0);
+    val infinite = k_prim(k, P_LE, k_splat(k, k_bits(k, KL_I32, 0x7f800000)), most, 0);
+    val all = k_lane_reduce(k, FOLD_MIN, k_prim(k, P_SELECT, infinite, negative, least[0]));
+    val times = k_prim(k, P_SELECT, k_prim(k, P_EQ, all, k_bits(k, KL_I32, 0x80000000), 0), k_int(k, 1), k_int(k, 0));
+    ix_assume_range(k, times, 0, 1);
+    return times;
+}
+
+/* The sums of the tile's windows that begin at the lanes' columns, in all channels.  Leaving out fma(a, 0, acc) keeps
+ * each bit, but where a is infinite or NaN, or a sum is -0; then they are computed again. */
+static void sum_windows(const struct direct *c, const struct direct_tile *t, val column, int64_t mr, val *acc)
+{
+    struct kernel *k = c->d->w->k;
+    const int64_t n = mr * t->rows;
+    val carry[MAX_SUMS];
+    if (!add_windows(c, t, column, mr, !c->has_zeros, acc))
+        return;
+    val again = begin_chains(k, sums_are_special(c, acc, n), n, acc, carry);
+    add_windows(c, t, column, mr, true, acc);
+    end_chains(k, again, n, acc, carry);
+}
+
+/* Sets `most` for mr rows of the first operand. */
+static void find_most(const struct direct *c, int64_t mr)
+{
+    struct lowering *w = c->d->w;
+    struct kernel *k = w->k;
+    const int64_t size = c->d->size.k, lanes = c->d->nr, parts = dot_parts(size, lanes);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, lanes), 1);
+    val zero = k_splat(k, k_bits(k, KL_I32, 0)), step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, mr * parts), 1);
+    val carry = k_carry(k, zero), at = ix_add(k, ix_scale(k, ix_mod(k, step, parts), lanes), w->lane);
+    w->pred = size % lanes ? k_prim(k, P_LT, at, k_int(k, size), 0) : 0;
+    val x = dot_element(c->d, false, ix_add(k, c->m0, ix_div(k, step, parts)), at);
+    val bits = k_inst(k, L_OP(P_BITS), KL_I32, k_prim(k, P_ABS, x, 0, 0), 0, 0, 0);
+    if (w->pred)
+        bits = k_prim(k, P_SELECT, w->pred, bits, zero);
+    k_next(k, carry, k_fold_step(k, FOLD_MAX, carry, bits));
+    w->pred = 0;
+    k_end(k, step);
+    k_store(k, c->most, w->lane, k_out(k, carry), 0);
+    k_end(k, w->lane);
+    w->lane = 0;
 }
 
 /* Stores result i of the tile. */
@@ -206,6 +268,26 @@ static void emit_window_tile(const struct direct *c, const struct direct_tile *t
     dot_end_columns(c->d);
 }
 
+/* The sum of the lane's column `at`, whose vector begins with column `first`, from those of a row of the tile, which
+ * begin at `row`: vectors of every step-th column.  Two are interleaved in registers. */
+static val sum_of_column(const struct direct *c, int64_t row, val at, int64_t first)
+{
+    const int64_t step = c->z->step_columns, nr = c->d->nr;
+    struct lowering *w = c->d->w;
+    struct kernel *k = w->k;
+    if (step != 2)
+        return k_load(k, c->sums, ix_add(k, k_int(k, row), ix_add(k, ix_scale(k, ix_mod(k, at, step), nr),
+                                                                  ix_div(k, at, step))), w->pred);
+    val a = k_load(k, c->sums, ix_add(k, k_int(k, row), w->lane), 0);
+    val b = k_load(k, c->sums, ix_add(k, k_int(k, row + nr), w->lane), 0);
+    for (uint32_t h = 1; h < nr; h *= 2) {
+        val low = k_interleave(k, INTERLEAVE_LO, a, b, h);
+        b = k_interleave(k, INTERLEAVE_HI, a, b, h);
+        a = low;
+    }
+    return first ? b : a;
+}
+
 /* The same where zeros are between the images' elements: lanes are windows that begin at elements, or as far behind
  * them, so that all have the same zeros.  Their sums are put in order in scratch. */
 static void emit_stepped_tile(const struct direct *c, const struct direct_tile *t, int64_t mr)
@@ -225,10 +307,8 @@ static void emit_stepped_tile(const struct direct *c, const struct direct_tile *
     for (int64_t first = 0; first < t->columns; first += nr) {
         dot_begin_columns(d, t->columns - first < nr ? t->columns - first : nr);
         val at = ix_add(k, k_int(k, first), w->lane);
-        val place = ix_add(k, ix_scale(k, ix_mod(k, at, step), nr), ix_div(k, at, step));
         for (int64_t i = 0; i < n; i++)
-            store_window(c, t, ix_add(k, t->column, at), i,
-                         k_load(k, c->sums, ix_add(k, k_int(k, i * step * nr), place), w->pred));
+            store_window(c, t, ix_add(k, t->column, at), i, sum_of_column(c, i * step * nr, at, first));
         dot_end_columns(d);
     }
 }
@@ -238,6 +318,8 @@ static void emit_window_tiles(struct direct *c, val from, val to, int64_t mr)
 {
     struct kernel *k = c->d->w->k;
     int64_t size = c->d->size.k;
+    if (c->has_zeros)
+        find_most(c, mr);
     c->holds = size == c->z->window && mr * size <= MAX_HELD;
     for (int64_t i = 0; c->holds && i < mr * size; i++)
         c->a[i] = dot_element(c->d, false, ix_add(k, c->m0, k_int(k, i / size)), k_int(k, i % size));
@@ -351,14 +433,17 @@ void dot_direct_emit(struct dot *d, const struct schedule *s)
     c.ndown = find_segments(d, false, z->rows, c.rows, z->columns / 2, down);
     if (z->step_columns > 1)
         c.sums = k_buf(k, BUF_SCRATCH, d->dtype, c.rows * d->mr * z->step_columns * d->nr, 0);
+    c.has_zeros = (z->step_columns > 1 || z->step_rows > 1) && d->size.k >= MIN_LEFT_OUT;
+    if (c.has_zeros)
+        c.most = k_buf(k, BUF_SCRATCH, KL_I32, d->nr, 0);
     lower_scalars(w);
     val p = lower_tasks(w, images * blocks * groups * parts, 0, &t), from = 0, to = 0, rows, columns;
     val part = ix_mod(k, p, parts), rest = ix_div(k, p, parts), group = ix_mod(k, rest, groups);
     rest = ix_div(k, rest, groups);
     c.batch = ix_div(k, rest, blocks);
     if (!z->in_batch) {
-        c.outer = ix_mod(k, c.batch, z->outer);
-        d->batch_index = ix_div(k, c.batch, z->outer);
+        c.outer = ix_div(k, c.batch, d->size.batch); /* an image's channels follow each other, as in memory */
+        d->batch_index = ix_mod(k, c.batch, d->size.batch);
     }
     if (blocks > 1) {
         from = ix_scale(k, ix_mod(k, rest, blocks), each);
