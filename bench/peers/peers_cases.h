@@ -53,7 +53,7 @@ static const struct peer_case cases[] = {
     {"conv-1x1-1024-512-grad", CONV, true, {1024, 14, 512, 1, 1, 0}},
     {"conv-3x3-512", CONV, false, {512, 7, 512, 3, 1, 1}},
     {"conv-3x3-512-grad", CONV, true, {512, 7, 512, 3, 1, 1}},
-    /* the same, then groups, and frames of a 3-d one: of MobileNetV2, ConvNeXt, ResNeXt-50, ResNet3D */
+    /* the same, then groups, and frames of a 3-d one: of MobileNetV2, ConvNeXt, ResNeXt-50, EfficientNet, ResNet3D */
     {"conv-depthwise-3x3-144", CONV, false, {144, 56, 144, 3, 1, 1, 144}},
     {"conv-depthwise-3x3-144-grad", CONV, true, {144, 56, 144, 3, 1, 1, 144}},
     {"conv-depthwise-3x3-s2-96", CONV, false, {96, 112, 96, 3, 2, 1, 96}},
@@ -62,6 +62,9 @@ static const struct peer_case cases[] = {
     {"conv-depthwise-7x7-96-grad", CONV, true, {96, 56, 96, 7, 1, 3, 96}},
     {"conv-grouped-3x3-256", CONV, false, {256, 28, 256, 3, 1, 1, 32}},
     {"conv-grouped-3x3-256-grad", CONV, true, {256, 28, 256, 3, 1, 1, 32}},
+    {"conv-grouped-3x3-512", CONV, false, {512, 14, 512, 3, 1, 1, 32}},
+    {"conv-grouped-3x3-512-grad", CONV, true, {512, 14, 512, 3, 1, 1, 32}},
+    {"conv-depthwise-5x5-s2-144-grad", CONV, true, {144, 56, 144, 5, 2, 2, 144}},
     {"conv-3x3x3-64", CONV, false, {64, 14, 64, 3, 1, 1, 1, 8}},
     {"conv-3x3x3-64-grad", CONV, true, {64, 14, 64, 3, 1, 1, 1, 8}},
     {"conv-3x3-128-bf16", CONV, false, {128, 28, 128, 3, 1, 1, 1, 0, 1}}, /* behind the frames: bf16 */
