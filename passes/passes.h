@@ -100,7 +100,8 @@ struct window_axis {
                                                     then stride and dilation are 1 */
 };
 struct image_windows {
-    int64_t images, channels;
+    int64_t images, groups, channels;            /* groups: the batch of the product; channels: of a group */
+    int64_t filters;                             /* of a tile: WINDOWS_CHANNELS, or half of them */
     union {
         struct window_axis axis[3];
         struct { struct window_axis z, y, x; };  /* z of [image, channel, y, x]: of length 1 */
@@ -113,7 +114,8 @@ struct image_windows {
 bool windows_find(const struct graph *g, ref dot, struct image_windows *w);
 /* On a processor that reads them in place (struct processor): is that faster than a product of packed windows? */
 bool windows_read_pays(const struct graph *g, ref dot, const struct image_windows *w);
-int64_t windows_tile(int64_t row); /* results of a tile, of so many in a row; 0: no number of them is good */
+/* Results of a tile of so many filters, of so many in a row; 0: no number of them is good. */
+int64_t windows_tile(int64_t row, int64_t filters);
 static inline int64_t windows_channel(const struct image_windows *w) /* elements of a channel of an image */
 {
     return w->z.length * w->y.length * w->x.length;

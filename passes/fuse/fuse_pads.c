@@ -65,11 +65,11 @@ static void find_shifted(struct graph *g, const struct pass_options *o, uint8_t 
             g->group[r] = moved ? GROUP_NONE : 0;
         }
         for (unsigned i = 0; i < n->nin; i++)
-            if (i == 1 && reads_in_place(g, r, o)) {
-                read[n->in[i]] |= READ_SHIFTED;
-            } else if (i == 1 && leaves_out_border(g, r, &o->processor, &image)) {
+            if (i == 1 && leaves_out_border(g, r, &o->processor, &image)) {
                 read[n->in[i]] |= READ_WINDOWS;
                 read[image] |= READ_REPEATEDLY;
+            } else if (i == 1 && reads_in_place(g, r, o)) {
+                read[n->in[i]] |= READ_SHIFTED;
             } else {
                 read[n->in[i]] |= operand_reading(g, r, read[r]);
             }

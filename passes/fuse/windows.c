@@ -15,7 +15,7 @@ static bool is_image_border(const struct graph *g, ref r)
 
 /* ---- the views from a product to the images ---- */
 
-enum { IMAGE, POSITION, CHANNEL = POSITION + 3, ELEMENT, INDICES = ELEMENT + 3 };
+enum { IMAGE, POSITION, CHANNEL = POSITION + 3, ELEMENT, GROUP = ELEMENT + 3, INDICES };
 
 struct window_views {
     struct lower l;             /* first, because lowering rules get a pointer to it */
@@ -60,14 +60,14 @@ static bool index_follows(struct window_views *v, const val *at, unsigned axis, 
 static bool find_steps(const struct graph *g, const struct node *n, unsigned axes, struct image_windows *w)
 {
     const int64_t length[INDICES] = {w->images, w->z.out, w->y.out, w->x.out, w->channels, w->z.kernel, w->y.kernel,
-                                     w->x.kernel};
+                                     w->x.kernel, w->groups};
     const struct shape *s = node_shape(g, n->in[1]);
     struct window_views v = {.l = {.k = kernel_new("windows"), .g = g, .at = window_views_at}};
     struct kernel *k = v.l.k;
     val at[INDICES], coord[KL_MAX_RANK] = {0}, loop[INDICES];
     uint8_t fr[KL_MAX_RANK], con[KL_MAX_RANK];
     const unsigned lead = 3 - axes; /* of the three axes, those that the images lack */
-    int64_t one, none;
+    int64_t one, none, group;
     if (!k)
         return false;
     for (unsigned i = 0; i < INDICES; i++) {
@@ -82,6 +82,8 @@ static bool find_steps(const struct graph *g, const struct node *n, unsigned axe
         con[i] = axis_get(n->attr.dot.con_b, i);
     const uint8_t *positions = w->contracted ? con : fr, *elements = w->contracted ? fr : con;
     coord[positions[0]] = at[IMAGE];
+    if (n->attr.dot.nbatch)
+        coord[axis_get(n->attr.dot.batch_b, 0)] = at[GROUP];
     for (unsigned i = lead; i < 3; i++)
         coord[positions[1 + i - lead]] = at[POSITION + i];
     val rest = at[CHANNEL];
@@ -94,7 +96,8 @@ static bool find_steps(const struct graph *g, const struct node *n, unsigned axe
     }
     window_views_at(&v.l, n->in[1], coord);
     bool ok = !k->err.code && index_follows(&v, loop, 0, IMAGE, &one, INDICES, &none) && (one == 1 || w->images == 1) &&
-              index_follows(&v, loop, 1, CHANNEL, &one, INDICES, &none) && (one == 1 || w->channels == 1);
+              index_follows(&v, loop, 1, CHANNEL, &one, GROUP, &group) && (one == 1 || w->channels == 1) &&
+              (group == w->channels || w->groups == 1);
     for (unsigned i = lead; i < 3 && ok; i++) {
         struct window_axis *a = &w->axis[i];
         ok = index_follows(&v, loop, BEFORE + i - lead, POSITION + i, &a->stride, ELEMENT + i, &a->dilation);
@@ -146,11 +149,14 @@ static bool find_contracted(const struct graph *g, ref dot, bool contracted, str
     for (unsigned i = 0; i < positions && contracted; i++)
         position[i] = axis_get(n->attr.dot.con_b, i);
     if (found < 2 || (s->rank != BEFORE + 2 && s->rank != BEFORE + 3) || shape_is_symbolic(s) ||
-        !node_numel(g, n->in[1]) || d.batch != 1 || (contracted ? d.n : d.k) != s->dim[1] * elements ||
-        positions != s->rank - 1 || b->dim[position[0]] != s->dim[0])
+        !node_numel(g, n->in[1]) || n->attr.dot.nbatch > 1 || s->dim[1] % d.batch ||
+        (contracted ? d.n : d.k) != s->dim[1] / d.batch * elements || positions != s->rank - 1 ||
+        b->dim[position[0]] != s->dim[0])
         return false;
     const unsigned axes = s->rank - BEFORE, lead = 3 - axes;
-    *w = (struct image_windows){.images = s->dim[0], .channels = s->dim[1], .contracted = contracted};
+    *w = (struct image_windows){.images = s->dim[0], .groups = d.batch, .channels = s->dim[1] / d.batch,
+                                .contracted = contracted};
+    w->filters = d.m % WINDOWS_CHANNELS ? WINDOWS_CHANNELS / 2 : WINDOWS_CHANNELS;
     for (unsigned i = 0; i < 3; i++)
         w->axis[i] = i < lead ? (struct window_axis){1, 1, 1, 1, 1, 0, 1, 0, 1, 1} :
             (struct window_axis){.out = b->dim[position[1 + i - lead]], .all = s->dim[BEFORE + i - lead],
@@ -204,19 +210,22 @@ unsigned windows_segments(const struct window_axis *a, struct window_segment *s)
     return n;
 }
 
-/* A tile has two vectors of channels, of which fourteen rows are in registers with what they are multiplied by. */
+/* A tile has one or two vectors of filters, of which 27 or 14 rows are in registers with what they are multiplied
+ * by. */
 int64_t windows_tile_rows(const struct image_windows *w)
 {
-    enum { MAX_ELEMENTS = 14 };
-    return w->y.kernel * w->x.kernel <= MAX_ELEMENTS ? w->y.kernel : w->x.kernel <= MAX_ELEMENTS ? 1 : 0;
+    const int64_t most = w->filters == WINDOWS_CHANNELS ? 14 : 27;
+    return w->y.kernel * w->x.kernel <= most ? w->y.kernel : w->x.kernel <= most ? 1 : 0;
 }
 
 /* Results of a tile: a divisor of a row's, so that it takes no masks.  Seven are fourteen chains of two vectors, which
  * is what a processor of four or five cycles for a multiply-add needs, and leave registers. */
-int64_t windows_tile(int64_t row)
+int64_t windows_tile(int64_t row, int64_t filters)
 {
-    static const uint8_t by_preference[] = {7, 8, 6, 10, 9};
-    for (unsigned i = 0; i < sizeof by_preference; i++)
+    static const uint8_t two_vectors[] = {7, 8, 6, 10, 9}, one_vector[] = {14, 16, 12, 10, 15, 9, 8, 7};
+    const bool two = filters == WINDOWS_CHANNELS;
+    const uint8_t *by_preference = two ? two_vectors : one_vector;
+    for (unsigned i = 0; i < (two ? sizeof two_vectors : sizeof one_vector); i++)
         if (row % by_preference[i] == 0)
             return by_preference[i];
     return 0;
@@ -241,7 +250,7 @@ static bool results_pay(const struct graph *g, ref dot, const struct image_windo
 {
     enum { MIN_PRODUCTS = 64 };
     const struct window_axis *x = &w->x;
-    const int64_t tile = windows_tile(x->out), reach = (x->kernel - 1) * x->dilation;
+    const int64_t tile = windows_tile(x->out, w->filters), reach = (x->kernel - 1) * x->dilation;
     const struct node *n = &g->node[dot];
     return x->kernel <= MAX_WINDOW && (w->z.kernel == 1 || dot_sizes(g, n).k >= MIN_PRODUCTS) &&
            (int64_t)n->attr.dot.kblock >= x->kernel && tile &&
@@ -254,5 +263,6 @@ bool windows_read_pays(const struct graph *g, ref dot, const struct image_window
     const struct node *n = &g->node[dot];
     return n->dtype == KL_F32 && g->node[n->in[0]].dtype == KL_F32 && g->node[n->in[1]].dtype == KL_F32 &&
            !n->attr.dot.order && w->x.kernel > 1 && w->y.kernel * w->z.kernel > 1 &&
-           dot_sizes(g, n).m % WINDOWS_CHANNELS == 0 && (w->contracted ? weights_pay(w) : results_pay(g, dot, w));
+           dot_sizes(g, n).m % (w->groups > 1 ? WINDOWS_CHANNELS / 2 : WINDOWS_CHANNELS) == 0 &&
+           (w->contracted ? weights_pay(w) : results_pay(g, dot, w));
 }

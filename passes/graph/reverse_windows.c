@@ -110,7 +110,7 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
  * products with zeros are computed. */
 static bool windows_pay(const struct graph *g, const struct node *y, const struct windowed *w, bool all)
 {
-    enum { FILTERS_PER_INPUT = 4, FEW_INPUTS = 16 };
+    enum { FILTERS_PER_INPUT = 4, FEW_INPUTS = 32 };
     const struct shape *a = node_shape(g, y->in[0]), *b = node_shape(g, y->in[1]);
     int64_t depth = node_shape(g, w->x)->dim[1] / (b->dim[1] ? b->dim[1] : 1), elements = a->dim[1];
     bool every = true, known = true;

@@ -1,7 +1,8 @@
 /* Convolutions that read the windows of images in place (lower_windows.c), of two and of three axes, and gradients in
- * their weights: borders that are stored and that are not, wider than tiles, on all sides of the image; zeros between
- * the images' elements; kernels of one element along an axis; blocks and parts of a contraction that begin and end
- * anywhere; weights that are not finite, and sums of -0, whose products with zeros count.
+ * their weights, with one group of channels and with several: borders that are stored and that are not, wider than
+ * tiles, on all sides of the image; zeros between the images' elements; kernels of one element along an axis; blocks
+ * and parts of a contraction that begin and end anywhere; weights that are not finite, and sums of -0, whose products
+ * with zeros count.
  *
  *   image_windows [COUNT [SEED [VARIANTS [COMPILE]]]]     VARIANTS and COMPILE as those of small_scopes */
 #include "tests/support/cases/kernel_cases.h"
@@ -11,7 +12,8 @@ enum { PLAIN, INFINITE, TINY, VALUES };
 enum { BORDER_INSIDE, BORDER_READ, BORDER_BELOW, FORMS }; /* who else reads the border, or is below it */
 
 struct image_case {
-    int64_t images, channels, filters, kernel[3], stride[3], dilation[3], low[3], high[3], out[3], gap[3], block;
+    int64_t images, groups, channels, filters, block;
+    int64_t kernel[3], stride[3], dilation[3], low[3], high[3], out[3], gap[3];
     unsigned axes, values, form;
     bool gradient;          /* in weights: positions are contracted */
     bool transposed;        /* weights [contraction, filters]; of a gradient dy [filters, images, positions] */
@@ -23,8 +25,10 @@ static int64_t one_of(struct rng *r, const int64_t *from, unsigned n) { return f
 
 static struct image_case any_case(struct rng *r)
 {
-    struct image_case c = {.images = ONE_OF(r, 1, 1, 2), .channels = ONE_OF(r, 1, 2, 3, 9),
-                           .filters = ONE_OF(r, 32, 32, 64), .block = ONE_OF(r, 0, 0, 8, 10, 12, 18, 20, 27),
+    const int64_t groups = ONE_OF(r, 1, 1, 2, 3);
+    struct image_case c = {.images = ONE_OF(r, 1, 1, 2), .groups = groups, .channels = ONE_OF(r, 1, 2, 3, 9),
+                           .filters = groups > 1 ? ONE_OF(r, 16, 32, 48) : ONE_OF(r, 32, 32, 64),
+                           .block = ONE_OF(r, 0, 0, 8, 10, 12, 18, 20, 27),
                            .axes = 2 + (unsigned)rng_below(r, 2)};
     for (unsigned i = 0; i < c.axes; i++) {
         c.kernel[i] = ONE_OF(r, 2, 3, 3, 3, 4);
@@ -67,7 +71,8 @@ static struct graph *convolution(struct image_case *c)
 {
     struct graph *g = graph_new("image_windows");
     const uint32_t axes = c->axes, last = axes + 1;
-    struct shape s = {.rank = 2 + axes, .dim = {c->images, c->channels}};
+    struct shape s = {.rank = 2 + axes, .dim = {c->images, c->groups * c->channels}};
+    const unsigned grouped = c->groups > 1; /* axes of groups */
     int64_t steps = c->channels;
     for (uint32_t i = 0; i < axes; i++) {
         s.dim[2 + i] = image_length(c, i);
@@ -76,12 +81,17 @@ static struct graph *convolution(struct image_case *c)
     int64_t even = s.dim[last] % 2 == 0;
     if (c->form == BORDER_BELOW)
         s.dim[last] = (s.dim[last] + 1) / 2;
-    struct shape sw = {.rank = 2, .dim = {c->transposed ? steps : c->filters, c->transposed ? c->filters : steps}};
-    if (c->gradient) {
-        sw = (struct shape){.rank = 2 + axes, .dim = {c->transposed ? c->filters : c->images,
-                                                      c->transposed ? c->images : c->filters}};
+    struct shape sw = {.rank = 2 + grouped, .dim = {c->groups}};
+    sw.dim[grouped] = c->transposed ? steps : c->filters;
+    sw.dim[grouped + 1] = c->transposed ? c->filters : steps;
+    if (c->gradient) { /* [groups, filters, images, ..] or [images, groups, filters, ..] */
+        const unsigned at = c->transposed ? 0 : 1;
+        sw = (struct shape){.rank = 2 + grouped + axes, .dim = {c->images, c->images, c->images}};
+        if (grouped)
+            sw.dim[at] = c->groups;
+        sw.dim[at + grouped] = c->filters;
         for (uint32_t i = 0; i < axes; i++)
-            sw.dim[2 + i] = c->out[i];
+            sw.dim[2 + grouped + i] = c->out[i];
     }
     ref x = n_input(g, KL_F32, &s, "x"), w = n_input(g, KL_F32, &sw, "w"), zero = n_const(g, KL_F32, 0);
     if (c->values == INFINITE) /* the larger ones become infinite */
@@ -100,18 +110,22 @@ static struct graph *convolution(struct image_case *c)
     for (uint32_t i = 0; i < axes; i++)
         x = n_window(g, x, 2 + i, c->kernel[i], c->stride[i], c->dilation[i]);
     union attr perm = {0};
-    struct shape to = {.rank = 2 + axes, .dim = {c->images, steps}};
+    struct shape to = {.rank = 2 + grouped + axes, .dim = {c->images, c->groups}};
+    to.dim[1 + grouped] = steps;
     for (uint32_t i = 0; i < 2 + 2 * axes; i++) /* [image, channel, kernel.., out..] */
         perm.permute.perm[i] = (uint8_t)(i < 2 ? i : i < 2 + axes ? i + axes : i - axes);
     for (uint32_t i = 0; i < axes; i++)
-        to.dim[2 + i] = c->out[i];
+        to.dim[2 + grouped + i] = c->out[i];
     x = n_reshape(g, n_permute(g, x, perm.permute.perm), &to);
-    union attr d = {.dot = {.ncon = 1, .con_a = !c->transposed, .con_b = 1}};
+    union attr d = {.dot = {.nbatch = (uint8_t)grouped, .batch_b = grouped, .ncon = 1,
+                            .con_a = !c->transposed + grouped, .con_b = 1 + grouped}};
     if (c->gradient) {
-        d = (union attr){.dot = {.ncon = (uint8_t)(1 + axes)}};
+        d.dot.ncon = (uint8_t)(1 + axes);
+        d.dot.batch_a = grouped && !c->transposed;
+        d.dot.con_a = d.dot.con_b = 0;
         for (unsigned i = 0; i < 1 + axes; i++) {
-            d.dot.con_a = axis_put(d.dot.con_a, i, i ? 1 + i : c->transposed);
-            d.dot.con_b = axis_put(d.dot.con_b, i, i ? 1 + i : 0);
+            d.dot.con_a = axis_put(d.dot.con_a, i, i ? 1 + grouped + i : c->transposed ? 1 + grouped : 0);
+            d.dot.con_b = axis_put(d.dot.con_b, i, i ? 1 + grouped + i : 0);
         }
     }
     ref y = n_dot(g, w, x, &d);
@@ -119,8 +133,9 @@ static struct graph *convolution(struct image_case *c)
         g->node[y].attr.dot.kblock = (uint32_t)c->block;
         g->node[y].attr.dot.lanes = 1;
     }
+    static const uint8_t images_first[][KL_MAX_RANK] = {{1, 0, 2, 3, 4}, {2, 0, 1, 3, 4, 5}};
     y = n_neg(g, y);
-    graph_output(g, OUT_RETURN, c->gradient ? y : n_permute(g, y, (uint8_t[KL_MAX_RANK]){1, 0, 2, 3, 4}), 0);
+    graph_output(g, OUT_RETURN, c->gradient ? y : n_permute(g, y, images_first[grouped]), 0);
     return g;
 }
 

@@ -93,6 +93,10 @@ bool dot_direct_choose(struct dot *d, struct schedule *s)
     const struct dot_direct *z = &d->direct;
     bool open = !d->w->chooser->want;
     int64_t sums = (int64_t)caps->vector_regs / 2 < MAX_TILE_SUMS ? (int64_t)caps->vector_regs / 2 : MAX_TILE_SUMS;
+    struct image_windows images;
+    if (open && lower_reads_windows(caps) && windows_find(d->w->g, d->w->anchor, &images) &&
+        windows_read_pays(d->w->g, d->w->anchor, &images) && lower_in_memory(d->w, images.array))
+        return false; /* filters as lanes leave none unused */
     if (open) { /* two rows of columns share the first operand's elements, which are loaded for each product */
         s->dot_direct.kc = (uint32_t)d->kblock;
         s->dot_direct.mr = (uint16_t)even_part(d->size.m, z->in_batch ? ROWS_OF_SUMS : sums / 2);

@@ -294,11 +294,11 @@ void dot_windows_emit(struct dot *d, const struct schedule *s)
     struct tasks t;
     d->mr = s->dot_windows.mr;
     d->nr = s->dot_windows.nr;
-    d->batch_index = k_int(k, 0);
     windows_scratch(&c, s->dot_windows.square);
     const int64_t groups = d->size.m / d->nr;
-    val p = lower_tasks(w, win->images * win->z.out * win->y.out / rows * groups, 0, &t);
-    val row0 = ix_scale(k, ix_div(k, p, groups), rows);
+    val p = lower_tasks(w, win->images * win->z.out * win->y.out / rows * d->size.batch * groups, 0, &t);
+    val rest = ix_div(k, p, groups), row0 = ix_scale(k, ix_div(k, rest, d->size.batch), rows);
+    d->batch_index = ix_mod(k, rest, d->size.batch);
     c.m0 = ix_scale(k, ix_mod(k, p, groups), d->nr);
     c.n0 = ix_scale(k, row0, win->x.out);
     windows_begin_block(&c);

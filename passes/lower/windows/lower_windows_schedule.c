@@ -8,7 +8,7 @@ static int64_t image_rows(const struct image_windows *win) { return win->images 
  * fewer where tasks would be too few for all threads. */
 static int64_t choose_part(const struct dot *d, const struct caps *caps, unsigned nr, int64_t all, int64_t most)
 {
-    int64_t part = most, groups = d->size.m / nr, tasks = 2 * (int64_t)caps->threads;
+    int64_t part = most, groups = d->size.m / nr * d->size.batch, tasks = 2 * (int64_t)caps->threads;
     int64_t fewest = dot_parts(tasks, groups);
     if (part > all / fewest)
         part = all / fewest;
@@ -53,8 +53,8 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
         if (!lower_reads_windows(caps) || !windows_read_pays(d->w->g, d->w->anchor, &d->windows))
             return false;
         s->dot_windows.kc = (uint32_t)d->kblock;
-        s->dot_windows.mr = (uint16_t)windows_tile(d->windows.x.out);
-        s->dot_windows.nr = (uint16_t)(2 * caps->vector_bytes / 4);
+        s->dot_windows.mr = (uint16_t)windows_tile(d->windows.x.out, d->windows.filters);
+        s->dot_windows.nr = (uint16_t)d->windows.filters;
     }
     if (!dot_tile_legal(d, s) || !tile_divides(d, s))
         return false;
@@ -70,7 +70,7 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
                                                        most_results(caps, nr) / d->windows.x.out);
     if (open) { /* a task's work: products by sixteens, and each result once more, which is transposed and stored */
         int64_t results = (int64_t)s->dot_windows.rows * d->windows.x.out * nr;
-        s->grain = lower_grain(image_rows(&d->windows) / s->dot_windows.rows * (d->size.m / nr),
+        s->grain = lower_grain(image_rows(&d->windows) / s->dot_windows.rows * d->size.batch * (d->size.m / nr),
                                2 * results * d->size.k / 16 + results);
     }
     return true;
@@ -96,7 +96,7 @@ bool dot_windows_weights_choose(struct dot *d, struct schedule *s)
             return false;
         s->dot_windows_weights.kc = (uint32_t)d->kblock;
         s->dot_windows_weights.mr = (uint16_t)(windows_tile_rows(win) * win->x.kernel);
-        s->dot_windows_weights.nr = (uint16_t)(2 * caps->vector_bytes / 4);
+        s->dot_windows_weights.nr = (uint16_t)win->filters;
     }
     unsigned mr = s->dot_windows_weights.mr, nr = s->dot_windows_weights.nr;
     if (!dot_tile_legal(d, s))
@@ -113,7 +113,7 @@ bool dot_windows_weights_choose(struct dot *d, struct schedule *s)
         s->dot_windows_weights.tiles = (uint32_t)choose_part(d, caps, nr, tiles, most_results(caps, nr) / mr);
     if (open) {
         int64_t results = (int64_t)s->dot_windows_weights.tiles * mr * nr;
-        s->grain = lower_grain(tiles / s->dot_windows_weights.tiles * (d->size.m / nr),
+        s->grain = lower_grain(tiles / s->dot_windows_weights.tiles * d->size.batch * (d->size.m / nr),
                                2 * results * d->size.k / 16 + results);
     }
     return true;

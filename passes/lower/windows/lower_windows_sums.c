@@ -30,7 +30,7 @@ struct windows_loop windows_open_loop(const struct windows_product *c, val from,
     l.loop = windows_open_sums(c, from, to, acc, l.outer);
     l.at = k_carry(k, at);
     l.step = k_carry(k, step);
-    ix_assume_range(k, l.at, -windows_before(win), win->images * win->channels * windows_channel(win));
+    ix_assume_range(k, l.at, -windows_before(win), win->images * win->groups * win->channels * windows_channel(win));
     ix_assume_range(k, l.step, windows_blocks_of(c, steps) ? 0 : -steps, c->d->size.k);
     return l;
 }

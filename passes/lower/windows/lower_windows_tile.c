@@ -48,7 +48,8 @@ static val window_origin(const struct windows_product *c, const struct windows_t
     val y = windows_first_element(k, &win->y, number_y(c, t)).element, x = ix_scale(k, t->column, win->x.stride);
     if (win->x.gap > 1)
         x = ix_div(k, ix_sub(k, t->column, k_int(k, t->phase)), win->x.gap);
-    val image = ix_scale(k, ix_div(k, t->row, win->z.out * win->y.out), win->channels * windows_channel(win));
+    val image = ix_scale(k, ix_div(k, t->row, win->z.out * win->y.out), win->groups);
+    image = ix_scale(k, ix_add(k, image, c->d->batch_index), win->channels * windows_channel(win));
     val row = ix_scale(k, ix_add(k, ix_scale(k, z, win->y.length), y), win->x.length);
     return ix_sub(k, ix_add(k, ix_add(k, image, row), x), k_int(k, win->x.before));
 }
@@ -80,7 +81,8 @@ static void add_each(const struct windows_product *c, const struct windows_tile 
                    ix_scale(k, ix_mod(k, plane, win->z.kernel), win->z.dilation));
     val y = ix_add(k, ix_scale(k, number_y(c, t), win->y.stride),
                    ix_scale(k, ix_mod(k, row, win->y.kernel), win->y.dilation));
-    val channel = ix_add(k, ix_scale(k, image, win->channels), ix_div(k, plane, win->z.kernel));
+    val group = ix_add(k, ix_scale(k, image, win->groups), c->d->batch_index);
+    val channel = ix_add(k, ix_scale(k, group, win->channels), ix_div(k, plane, win->z.kernel));
     val at = ix_add(k, ix_scale(k, windows_element(k, z, &win->z), win->y.length), windows_element(k, y, &win->y));
     at = ix_add(k, ix_scale(k, channel, windows_channel(win)), ix_scale(k, at, win->x.length));
     val in_z = windows_and(k, windows_is_between(k, z, &win->z), windows_is_element(k, z, &win->z));
@@ -95,7 +97,7 @@ static void add_each(const struct windows_product *c, const struct windows_tile 
         in = windows_and(k, in, in_rows);
         if (in) {
             place = k_prim(k, P_SELECT, in, place, k_int(k, 0));
-            ix_assume_range(k, place, 0, win->images * win->channels * windows_channel(win) - 1);
+            ix_assume_range(k, place, 0, win->images * win->groups * win->channels * windows_channel(win) - 1);
         }
         val element = k_load(k, c->images, place, 0);
         acc[i] = dot_multiply_add(k, in ? k_prim(k, P_SELECT, in, element, none) : element, weight, acc[i]);
@@ -208,8 +210,8 @@ static void add_planes(const struct windows_product *c, const struct tile_range 
 /* Is a plane written out?  Of larger kernels its own loops count little, and its code would be long. */
 static bool writes_planes(const struct windows_product *c)
 {
-    enum { MOST = 100 };
-    return windows_plane_steps(c->win) * c->d->mr <= MOST && c->win->y.gap == 1;
+    enum { MOST = 100 }; /* products of two vectors */
+    return windows_plane_steps(c->win) * c->d->mr * c->d->nr <= MOST * WINDOWS_CHANNELS && c->win->y.gap == 1;
 }
 
 /* The products of rows `from` to `to` of the kernel: of whole planes all of whose rows are in the image, and before and

@@ -41,7 +41,8 @@ static val tile_origin(const struct windows_product *c, const struct weights_til
 {
     const struct image_windows *win = c->win;
     struct kernel *k = c->d->w->k;
-    val channel = ix_scale(k, ix_add(k, ix_scale(k, image, win->channels), t->channel), windows_channel(win));
+    val group = ix_add(k, ix_scale(k, image, win->groups), c->d->batch_index);
+    val channel = ix_scale(k, ix_add(k, ix_scale(k, group, win->channels), t->channel), windows_channel(win));
     val to_z = ix_add(k, ix_scale(k, z, win->z.stride), ix_scale(k, t->z, win->z.dilation));
     val to_y = ix_add(k, ix_scale(k, y, win->y.stride), ix_scale(k, t->y, win->y.dilation));
     val at = ix_scale(k, ix_add(k, ix_scale(k, to_z, win->y.length), to_y), win->x.length);
@@ -167,7 +168,7 @@ static void add_each(const struct windows_product *c, const struct weights_tile 
         val place = ix_add(k, origin, ix_add(k, at_x, k_int(k, row_of * windows_step_y(win))));
         if (in) {
             place = k_prim(k, P_SELECT, in, place, k_int(k, 0));
-            ix_assume_range(k, place, 0, win->images * win->channels * windows_channel(win) - 1);
+            ix_assume_range(k, place, 0, win->images * win->groups * win->channels * windows_channel(win) - 1);
         }
         val element = k_load(k, c->images, place, 0);
         acc[i] = dot_multiply_add(k, in ? k_prim(k, P_SELECT, in, element, none) : element, dy, acc[i]);
@@ -211,12 +212,13 @@ void dot_windows_weights_emit(struct dot *d, const struct schedule *s)
     struct tasks t;
     d->mr = s->dot_windows_weights.mr;
     d->nr = s->dot_windows_weights.nr;
-    d->batch_index = k_int(k, 0);
     struct windows_product c = {.d = d, .win = &d->windows, .results = tiles * d->mr, .parts = 1};
     windows_scratch(&c, s->dot_windows_weights.square);
     const int64_t groups = d->size.m / d->nr;
-    val p = lower_tasks(w, windows_weight_tiles(d, d->mr) / tiles * groups, 0, &t);
-    val first = ix_scale(k, ix_div(k, p, groups), tiles);
+    const int64_t parts = windows_weight_tiles(d, d->mr) / tiles;
+    val p = lower_tasks(w, d->size.batch * parts * groups, 0, &t), rest = ix_div(k, p, groups);
+    val first = ix_scale(k, ix_mod(k, rest, parts), tiles);
+    d->batch_index = ix_div(k, rest, parts);
     c.m0 = ix_scale(k, ix_mod(k, p, groups), d->nr);
     c.n0 = ix_scale(k, first, d->mr);
     windows_begin_block(&c);
