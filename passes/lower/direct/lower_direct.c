@@ -158,22 +158,27 @@ static val first_element(const struct direct *c, int64_t row, val at, int64_t i)
 static bool is_zero(const struct kernel *k, val x) { return k->inst[x].op == L_CONST && !k->inst[x].imm; }
 
 /* Adds the products of a window's elements in channel `channel`, all or without those that are 0 for each lane.  Are
- * some left out? */
+ * some left out?  Each sum has them in the window's order; between sums they are in the order of the window's elements,
+ * or of the rows of the image (dot_direct_reads_rows), of which each is then loaded once. */
 static bool add_window(const struct direct *c, const struct direct_tile *t, val column, val channel, int64_t mr,
                        bool all, val *acc)
 {
     struct kernel *k = c->d->w->k;
+    const bool by_rows = dot_direct_reads_rows(c->d);
+    const int64_t columns = by_rows ? c->z->kernel_columns : 1, rows = c->z->window / columns;
     bool some = false;
-    for (int64_t i = 0; i < c->z->window; i++) {
-        val at = ix_add(k, ix_scale(k, channel, c->z->window), k_int(k, i));
+    for (int64_t n = 0; n < columns * (rows + (by_rows ? t->rows - 1 : 0)); n++)
         for (int64_t r = 0; r < t->rows; r++) {
+            const int64_t i = n - (by_rows ? r * columns : 0);
+            if (i < 0 || i >= c->z->window)
+                continue;
+            val at = ix_add(k, ix_scale(k, channel, c->z->window), k_int(k, i));
             val x = window_element(c->d, 0, c->outer, ix_add(k, t->row, k_int(k, r)), column, channel, i);
             bool out = !all && is_zero(k, x);
             some |= out;
             for (int64_t m = 0; m < mr && !out; m++)
                 acc[m * t->rows + r] = dot_multiply_add(k, first_element(c, m, at, i), x, acc[m * t->rows + r]);
         }
-    }
     return some;
 }
 

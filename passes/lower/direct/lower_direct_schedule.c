@@ -29,6 +29,24 @@ static void find_steps(const struct dot *d, struct dot_direct *z)
     z->step_columns = z->in_batch ? 1 : z->step_columns;
 }
 
+/* struct dot_direct, kernel_columns */
+static int64_t find_kernel_columns(const struct dot *d)
+{
+    const struct graph *g = d->w->g;
+    for (ref r = d->n->in[1]; node_is_view(g, r); r = g->node[r].in[0])
+        if (g->node[r].op == OP_window) /* of an image's last axis */
+            return g->node[r].attr.window.stride == 1 ? g->node[r].attr.window.size : 1;
+    return 1;
+}
+
+bool dot_direct_reads_rows(const struct dot *d)
+{
+    enum { MANY_ELEMENTS = 25, MANY_COLUMNS = 16 }; /* of a window; of an image */
+    const struct dot_direct *z = &d->direct;
+    return d->size.m == 1 && !z->in_batch && z->kernel_columns > 1 && z->window >= MANY_ELEMENTS &&
+           z->columns > MANY_COLUMNS && z->step_rows == 1 && z->step_columns == 1;
+}
+
 bool dot_direct_fits(struct dot *d)
 {
     const struct lowering *w = d->w;
@@ -38,7 +56,8 @@ bool dot_direct_fits(struct dot *d)
         return false;
     struct dot_direct *z = &d->direct;
     uint32_t last = d->b.rank - 1;
-    *z = (struct dot_direct){.columns = d->b.dim[last], .rows = 1, .window = window_elements(d)};
+    *z = (struct dot_direct){.columns = d->b.dim[last], .rows = 1, .window = window_elements(d),
+                             .kernel_columns = find_kernel_columns(d)};
     for (unsigned i = 0; i < d->n->attr.dot.nbatch; i++)
         z->in_batch |= axis_get(d->n->attr.dot.batch_b, i) == last;
     const struct shape *rows = z->in_batch ? &d->con : &d->free_b;
@@ -73,7 +92,8 @@ static void choose_windows(const struct dot *d, const struct caps *caps, int64_t
 {
     enum { MAX_TILE_ROWS = 8 };
     const struct dot_direct *z = &d->direct;
-    int64_t most = sums / s->dot_direct.mr > 1 ? sums / s->dot_direct.mr : 1;
+    int64_t each = s->dot_direct.mr * dot_parts(s->dot_direct.nr, caps->vector_bytes / 4);
+    int64_t most = sums / each > 1 ? sums / each : 1;
     if (!s->dot_direct.rows) {
         int64_t rows = even_part(z->rows, most < MAX_TILE_ROWS ? most : MAX_TILE_ROWS);
         rows = dot_parts(rows, z->step_rows) * z->step_rows;
@@ -88,10 +108,11 @@ static void choose_windows(const struct dot *d, const struct caps *caps, int64_t
 
 bool dot_direct_choose(struct dot *d, struct schedule *s)
 {
-    enum { MAX_TILE_SUMS = 16, ROWS_OF_SUMS = 4 };
+    enum { MAX_TILE_SUMS = 16, ROWS_OF_SUMS = 4, MANY_REGISTERS = 32 };
     const struct caps *caps = d->w->chooser->caps;
     const struct dot_direct *z = &d->direct;
     bool open = !d->w->chooser->want;
+    const int64_t vectors = dot_direct_reads_rows(d) && caps->vector_regs >= MANY_REGISTERS ? 2 : 1;
     int64_t sums = (int64_t)caps->vector_regs / 2 < MAX_TILE_SUMS ? (int64_t)caps->vector_regs / 2 : MAX_TILE_SUMS;
     struct image_windows images;
     if (open && lower_reads_windows(caps) && windows_find(d->w->g, d->w->anchor, &images) &&
@@ -100,7 +121,7 @@ bool dot_direct_choose(struct dot *d, struct schedule *s)
     if (open) { /* two rows of columns share the first operand's elements, which are loaded for each product */
         s->dot_direct.kc = (uint32_t)d->kblock;
         s->dot_direct.mr = (uint16_t)even_part(d->size.m, z->in_batch ? ROWS_OF_SUMS : sums / 2);
-        s->dot_direct.nr = (uint16_t)(caps->vector_bytes / 4);
+        s->dot_direct.nr = (uint16_t)(caps->vector_bytes / 4 * vectors);
     }
     if (!dot_tile_legal(d, s))
         return false;

@@ -41,6 +41,7 @@ struct dot_direct {
     int64_t step_rows, step_columns;
     int64_t outer, rows, columns;
     int64_t window;                              /* elements of a window in one channel; they divide the contraction */
+    int64_t kernel_columns;                      /* of a row, if adjacent columns have adjacent windows; else 1 */
 };
 
 struct dot {
