@@ -72,6 +72,8 @@ val windows_and(struct kernel *k, val a, val b);
 val windows_is_between(struct kernel *k, val x, const struct window_axis *a);
 val windows_is_element(struct kernel *k, val x, const struct window_axis *a);
 val windows_element(struct kernel *k, val x, const struct window_axis *a); /* the array's, which may be outside of it */
+/* Element `at` of the images where `in` is true, else 0 and nothing is loaded from outside of them; in = 0: always. */
+val windows_load_in(const struct windows_product *c, val at, val in);
 /* The first element from window `number` on: its number in the array, and in the window. */
 struct windows_start { val element, kernel; };
 struct windows_start windows_first_element(struct kernel *k, const struct window_axis *a, val number);

@@ -61,6 +61,18 @@ val windows_is_element(struct kernel *k, val x, const struct window_axis *a)
     return k_prim(k, P_EQ, phase, k_int(k, 0), 0);
 }
 
+val windows_load_in(const struct windows_product *c, val at, val in)
+{
+    const struct image_windows *win = c->win;
+    struct kernel *k = c->d->w->k;
+    if (!in)
+        return k_load(k, c->images, at, 0);
+    at = k_prim(k, P_SELECT, in, at, k_int(k, 0));
+    ix_assume_range(k, at, 0, win->images * win->groups * win->channels * windows_channel(win) - 1);
+    val element = k_load(k, c->images, at, 0);
+    return k_prim(k, P_SELECT, in, element, k_bits(k, KL_F32, 0));
+}
+
 val windows_element(struct kernel *k, val x, const struct window_axis *a)
 {
     /* x is not below 0, nor is what is divided */

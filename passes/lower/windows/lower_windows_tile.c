@@ -88,19 +88,14 @@ static void add_each(const struct windows_product *c, const struct windows_tile 
     val in_z = windows_and(k, windows_is_between(k, z, &win->z), windows_is_element(k, z, &win->z));
     val in_y = windows_and(k, windows_is_between(k, y, &win->y), windows_is_element(k, y, &win->y));
     val weight = k_load(k, c->panel, ix_add(k, ix_scale(k, ix_sub(k, step, c->k0), c->d->nr), c->d->w->lane), 0);
-    val none = k_bits(k, KL_F32, 0), in_rows = win->outside ? windows_and(k, in_z, in_y) : 0;
+    val in_rows = win->outside ? windows_and(k, in_z, in_y) : 0;
     for (int64_t i = 0; i < c->d->mr; i++) {
         val x = ix_add(k, ix_scale(k, ix_add(k, t->column, k_int(k, i)), win->x.stride), column);
         val in = windows_and(k, t->at < 0 || !win->outside ? 0 : windows_is_between(k, x, &win->x),
                              windows_is_element(k, x, &win->x));
         val place = ix_add(k, at, windows_element(k, x, &win->x));
         in = windows_and(k, in, in_rows);
-        if (in) {
-            place = k_prim(k, P_SELECT, in, place, k_int(k, 0));
-            ix_assume_range(k, place, 0, win->images * win->groups * win->channels * windows_channel(win) - 1);
-        }
-        val element = k_load(k, c->images, place, 0);
-        acc[i] = dot_multiply_add(k, in ? k_prim(k, P_SELECT, in, element, none) : element, weight, acc[i]);
+        acc[i] = dot_multiply_add(k, windows_load_in(c, place, in), weight, acc[i]);
     }
     windows_close_sums(c, step, acc, carry);
 }

@@ -150,7 +150,7 @@ static void add_each(const struct windows_product *c, const struct weights_tile 
 {
     const struct image_windows *win = c->win;
     struct kernel *k = c->d->w->k;
-    val carry[MAX_ROWS], step = windows_open_sums(c, c->k0, c->end, acc, carry), none = k_bits(k, KL_F32, 0);
+    val carry[MAX_ROWS], step = windows_open_sums(c, c->k0, c->end, acc, carry);
     ix_bound(k, step, 0, c->d->size.k - 1);
     val row = ix_div(k, step, win->x.out), plane = ix_div(k, row, win->y.out);
     val y = ix_mod(k, row, win->y.out), z = ix_mod(k, plane, win->z.out), x = ix_mod(k, step, win->x.out);
@@ -166,12 +166,7 @@ static void add_each(const struct windows_product *c, const struct weights_tile 
         val in = windows_and(k, in_z, windows_and(k, windows_is_between(k, at_y, &win->y),
                                                   windows_is_between(k, at_x, &win->x)));
         val place = ix_add(k, origin, ix_add(k, at_x, k_int(k, row_of * windows_step_y(win))));
-        if (in) {
-            place = k_prim(k, P_SELECT, in, place, k_int(k, 0));
-            ix_assume_range(k, place, 0, win->images * win->groups * win->channels * windows_channel(win) - 1);
-        }
-        val element = k_load(k, c->images, place, 0);
-        acc[i] = dot_multiply_add(k, in ? k_prim(k, P_SELECT, in, element, none) : element, dy, acc[i]);
+        acc[i] = dot_multiply_add(k, windows_load_in(c, place, in), dy, acc[i]);
     }
     windows_close_sums(c, step, acc, carry);
 }
