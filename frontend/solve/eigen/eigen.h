@@ -41,35 +41,39 @@ kl_status solve_jacobi(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *o
 
 /* ---- eigen_tridiagonal.c ---- */
 
-/* arrays: [0] symmetric matrices a [n, n, B]; set: [1] q^T [n, n, B], [2] and [3] the diagonal and what is beside it,
- * [n, B], of q^T a q. */
+/* arrays: [0] symmetric matrices a [n, n, B]; set: [1] q^T [n, n, B], [2] and [3] the diagonal and the subdiagonal,
+ * [n, B], of q^T a q, which is tridiagonal. */
 void solve_tridiagonal(const struct solve_matrices *x, kl_tensor *arrays);
 
-/* ---- chase.c ---- */
+/* ---- qr_iteration.c ---- */
 
-/* Steps that chase a bulge along the diagonal d and what is beside it, e [n, B]: e's element i is beside those i and
- * i + 1 of d, its last is 0. */
-struct solve_chase {
+/* Implicit QL or QR iteration of matrices with a diagonal d [n, B] and off-diagonal elements e [n, B]: e[i] is between
+ * d[i] and d[i + 1], the last is 0. */
+struct solve_qr_iteration {
     int64_t n, N, B;    /* rows; elements of a vector; matrices */
     int64_t part;       /* rows from the first on that are to become diagonal */
-    int64_t max;        /* passes of some steps */
+    int64_t max;        /* passes of several steps each */
     kl_device device;
     kl_dtype dtype;
     kl_region_fn *step; /* ctx: this; in: d, e; out: the next; for each array of vectors rotations c and s [n, B]: c[j]
                          * and s[j] make x[j - 1], x[j] of its rows c x[j - 1] - s x[j], s x[j - 1] + c x[j], for j from
                          * n - 1 on; 1 and 0 where nothing is rotated */
-    int vectors;
+    int vectors;        /* arrays of them */
 };
-/* arrays: d, e, and so many arrays of vectors as rows [n, N, B]; replaced by those of the diagonal matrix. */
-void solve_chase(const struct solve_matrices *m, kl_region_fn *step, int vectors, kl_tensor *arrays);
-/* The block that a step is for, [1, B]: rows first to last; n and n where there is not `any`.  rows: [n, 1].  What is
- * negligible of e becomes 0. */
-struct solve_block { kl_tensor rows, first, last, any; };
-struct solve_block solve_block(const struct solve_chase *x, kl_tensor d, kl_tensor *e);
+/* Iterates until e is negligible.  arrays: d, e, and `vectors` arrays of vectors as rows [n, N, B]; replaced by those
+ * of the diagonal matrix. */
+void solve_iterate(const struct solve_matrices *m, kl_region_fn *step, int vectors, kl_tensor *arrays);
+/* The first unreduced block of each matrix, on which a step works, [1, B]: rows first to last; n and n where there is
+ * none and `any` is false.  rows: [n, 1], their numbers.  Negligible elements of e become 0. */
+struct solve_unreduced { kl_tensor rows, first, last, any; };
+struct solve_unreduced solve_unreduced(const struct solve_qr_iteration *x, kl_tensor d, kl_tensor *e);
+/* A step's rotations, from the last row to the first.  rotation: ctx: the block, first and last [B]; carried: 4 values
+ * [B]; scanned: j, d[j - 1], d[j], e[j - 1], e[j]; stacked: d[j], e[j], and c and s for each array of vectors.  out:
+ * what is stacked. */
+kl_status solve_rotations(const struct solve_qr_iteration *x, struct solve_unreduced b, kl_region_fn *rotation,
+                          kl_tensor d, kl_tensor e, const kl_tensor *carried, kl_tensor *out);
 /* [1, B] The element of a [n, B] in row i [1, B]; 0 where there is none. */
-kl_tensor solve_pick(const struct solve_block *b, kl_tensor a, kl_tensor i);
-/* [n, B] Element i - 1 of a in i. */
-kl_tensor solve_before(const struct solve_chase *x, kl_tensor a);
+kl_tensor solve_element(const struct solve_unreduced *b, kl_tensor a, kl_tensor i);
 
 /* ---- eigen_ql.c ---- */
 
@@ -79,8 +83,8 @@ void solve_ql(const struct solve_matrices *m, kl_tensor *arrays);
 
 /* ---- svd_bidiagonal.c, svd_qr.c, svd_jacobi.c ---- */
 
-/* a [n, n, B]; out: d, e [n, B] as of solve_chase, and u and v as rows [n, n, B], each from the last on: u^T a v has d
- * on its diagonal and e above it. */
+/* a [n, n, B]; out: d, e [n, B] as of solve_qr_iteration, and u and v as rows [n, n, B], each from the last on: u^T a v
+ * is upper bidiagonal, with the diagonal d and the superdiagonal e. */
 void solve_bidiagonal(const struct solve_matrices *x, kl_tensor a, kl_tensor *out);
 /* arrays: d, e, rows of right and of left vectors [n, N, B]; replaced: [0] the singular values, with signs, [2] and [3]
  * their vectors. */

@@ -1,12 +1,12 @@
 /* Eigenvalues and eigenvectors of symmetric tridiagonal matrices: QL steps with Wilkinson's shift (EISPACK's tql2:
- * Bowdler et al. 1968, "The QR and QL algorithms for symmetric matrices").  chase.c repeats them. */
+ * Bowdler et al. 1968, "The QR and QL algorithms for symmetric matrices").  qr_iteration.c repeats them. */
 #include "eigen.h"
 
-/* Carried: g, c, s, p, [B] each.  Scanned: j, the diagonals' elements j - 1 and j.  Stacked: their elements j, and the
- * rotation. */
+/* The rotation of rows j - 1 and j, in tql2's variables.  Carried: g, c, s, p, [B] each.  Scanned: j, elements j - 1
+ * and j of the diagonal and of the subdiagonal.  Stacked: elements j of both, and the rotation's c and s. */
 static kl_status ql_rotation(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
-    const struct solve_block *b = ctx;
+    const struct solve_unreduced *b = ctx;
     (void)nin, (void)nout;
     kl_tensor g = in[0], c = in[1], s = in[2], p = in[3], j = in[4], d0 = in[5], d1 = in[6], e0 = in[7], e1 = in[8];
     kl_tensor zero = solve_number(g, 0), one = solve_number(g, 1);
@@ -29,28 +29,21 @@ static kl_status ql_rotation(void *ctx, const kl_tensor *in, int64_t nin, kl_ten
     return KL_OK;
 }
 
-/* A QL step.  Carried: the diagonal and what is beside it, [n, B].  Stacked: the rotations, c and s, [n, B]. */
+/* A QL step.  Carried: the diagonal and the subdiagonal, [n, B].  Stacked: the rotations, c and s, [n, B]. */
 static kl_status ql_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
-    const struct solve_chase *x = ctx;
+    const struct solve_qr_iteration *x = ctx;
     (void)nin, (void)nout;
     kl_tensor d = in[0], e = in[1], zero = solve_number(d, 0), one = solve_number(d, 1);
-    struct solve_block b = solve_block(x, d, &e);
-    kl_tensor second = kl_add(b.first, solve_number(b.first, 1)), d0 = solve_pick(&b, d, b.first);
-    kl_tensor e0 = kl_where(b.any, solve_pick(&b, e, b.first), one);
-    kl_tensor g = kl_div(kl_sub(solve_pick(&b, d, second), d0), kl_mul(e0, solve_number(d, 2)));
+    struct solve_unreduced b = solve_unreduced(x, d, &e);
+    kl_tensor second = kl_add(b.first, solve_number(b.first, 1)), d0 = solve_element(&b, d, b.first);
+    kl_tensor e0 = kl_where(b.any, solve_element(&b, e, b.first), one);
+    kl_tensor g = kl_div(kl_sub(solve_element(&b, d, second), d0), kl_mul(e0, solve_number(d, 2)));
     kl_tensor r = kl_sqrt(kl_fma(g, g, one));
     g = kl_add(g, kl_where(kl_lt(g, zero), kl_neg(r), r));
-    g = kl_add(kl_sub(solve_pick(&b, d, b.last), d0), kl_div(e0, g));
-    b.first = kl_squeeze(b.first, 0);
-    b.last = kl_squeeze(b.last, 0);
+    g = kl_add(kl_sub(solve_element(&b, d, b.last), d0), kl_div(e0, g));
     kl_tensor ones = kl_ones(x->device, x->dtype, 1, &x->B), zeros = kl_zeros(x->device, x->dtype, 1, &x->B);
-    kl_tensor carried[4] = {kl_squeeze(g, 0), ones, ones, zeros}, stacked[8];
-    kl_tensor scanned[5] = {kl_arange(x->device, KL_I32, x->n), solve_before(x, d), d, solve_before(x, e), e};
-    kl_status status = kl_scan(ql_rotation, &b, x->n, 4, carried, 5, scanned, 4, true, stacked);
-    for (int i = 0; i < 4; i++)
-        out[i] = stacked[4 + i];
-    return status;
+    return solve_rotations(x, b, ql_rotation, d, e, (kl_tensor[]){kl_squeeze(g, 0), ones, ones, zeros}, out);
 }
 
-void solve_ql(const struct solve_matrices *m, kl_tensor *arrays) { solve_chase(m, ql_step, 1, arrays); }
+void solve_ql(const struct solve_matrices *m, kl_tensor *arrays) { solve_iterate(m, ql_step, 1, arrays); }

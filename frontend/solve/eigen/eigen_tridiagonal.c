@@ -1,7 +1,7 @@
-/* Symmetric matrices to tridiagonal ones: Householder's method, of all matrices of a batch at once.
+/* Symmetric matrices to tridiagonal ones: Householder's method (LAPACK's sytrd), of all matrices of a batch at once.
  *
- * A step reads the matrix once: the step before has left what it subtracts, and it is subtracted while the product with
- * the next vector is computed.  After half of the columns the rest is a matrix of half the size.
+ * A step reads the matrix once: the rank-2 update of the step before is delayed, and is applied while the product with
+ * the next vector is computed.  After half of the columns the trailing matrix, of half the size, is reduced by itself.
  *
  * Products sum along the axis that is contiguous in memory, but of a single matrix along the other one, so that a
  * matrix has the same bits in any batch: adjacent elements are added in another order than elements with others between
@@ -32,8 +32,9 @@ static kl_tensor reflect_vectors(const struct reflect *r, kl_tensor z, kl_tensor
     return kl_sub(z, r->axis ? solve_outer(t, v) : solve_outer(v, t));
 }
 
-/* Carried: the matrix a [n, n, B], rows z [n, N, B], or their transposes, and what is to be subtracted: v w^T + w v^T
- * from a, v t^T from z.  Scanned: k.  Stacked: elements k of the diagonal and of that beside it, [B]. */
+/* Reduces column k.  Carried: the matrix a [n, n, B], rows z [n, N, B], or their transposes, and the delayed updates:
+ * v w^T + w v^T is to be subtracted from a, v t^T from z.  Scanned: k.  Stacked: elements k of the diagonal and of the
+ * subdiagonal, [B]. */
 static kl_status reflect_column(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct reflect *r = ctx;
@@ -55,7 +56,7 @@ static kl_status reflect_column(void *ctx, const kl_tensor *in, int64_t nin, kl_
     return KL_OK;
 }
 
-/* arrays: a, z, and, set, the diagonal and what is beside it */
+/* arrays: a, z, and, set, the diagonal and the subdiagonal */
 static void reflect_part(const struct solve_matrices *x, int64_t n, kl_tensor *arrays)
 {
     enum { MIN_HALF = 8 };

@@ -13,7 +13,7 @@ static kl_status svd_block(void *ctx, const kl_tensor *in, int64_t nin, kl_tenso
     (void)nin, (void)nout;
     kl_shape(in[0], dims);
     int64_t n = dims[1];
-    kl_tensor arrays[4]; /* the diagonal, what is beside it, [n, B], left and right vectors as rows, [n, n, B] */
+    kl_tensor arrays[4]; /* diagonal, superdiagonal, [n, B], left and right vectors as rows, [n, n, B] */
     solve_bidiagonal(x, kl_permute(in[0], (int[]){1, 2, 0}), arrays);
     kl_tensor left = arrays[2];
     arrays[2] = arrays[3];

@@ -1,7 +1,7 @@
 /* Square matrices to bidiagonal ones: reflections from both sides, of all matrices of a batch at once (LAPACK's gebrd).
- * As in eigen_tridiagonal.c a step subtracts what the step before has left while it computes products, and the rest
- * after half of the columns is a matrix of half the size.  Of a single matrix, whose products sum along the other axis
- * there, too, the transpose is computed beside it. */
+ * As in eigen_tridiagonal.c the update of a step is delayed to the products of the next, and after half of the columns
+ * the trailing matrix is reduced by itself.  A single matrix, whose products sum along the other axis there, too, has
+ * its transpose updated beside it. */
 #include "eigen.h"
 
 struct bidiagonal {
@@ -31,9 +31,9 @@ static kl_tensor bidiagonal_vectors(const struct bidiagonal *b, kl_tensor z, kl_
     return kl_sub(z, b->axis ? solve_outer(t, u) : solve_outer(u, t));
 }
 
-/* Carried: the matrix a [n, n, B], columns zu and zv [N, n, B] or, if axis is 0, rows, and what is to be subtracted: u
- * y^T + x v^T from a, tu u^T from zu, tv v^T from zv.  Scanned: k.  Stacked: elements k of the diagonal and of that
- * above it, [B]. */
+/* Carried: the matrix a [n, n, B], columns zu and zv [N, n, B] or, if axis is 0, rows, and the delayed updates: u
+ * y^T + x v^T from a, tu u^T from zu, tv v^T from zv.  Scanned: k.  Stacked: elements k of the diagonal and of the
+ * superdiagonal, [B]. */
 static kl_status bidiagonal_column(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct bidiagonal *b = ctx;
@@ -65,7 +65,7 @@ static kl_status bidiagonal_column(void *ctx, const kl_tensor *in, int64_t nin, 
     return KL_OK;
 }
 
-/* arrays: a, zu, zv, and, set, the diagonal and what is above it */
+/* arrays: a, zu, zv, and, set, the diagonal and the superdiagonal */
 static void bidiagonal_part(struct bidiagonal b, kl_tensor *arrays)
 {
     enum { MIN_HALF = 8 };
