@@ -32,6 +32,81 @@ static void least_squares(void)
     NEAR_LIST(kl_pinv(f64(D(2, 2), (double[]){2, 0, 0, 1e-3}), 1e-2), 1e-14, 0.5, 0, 0, 0);
 }
 
+/* A batch of matrices of full rank and of less, of any magnitude, which are computed in different ways: Penrose's
+ * conditions, and the same bits as alone. */
+static void pseudoinverses(kl_dtype dtype, int m, int n)
+{
+    enum { B = 6, DEPENDENT = 1, ZERO = 2, TINY = 3, HUGE_ONE = 4, INVALID = 5 };
+    static double a[B * MAX_SIZE / 3];
+    const double big = dtype == KL_F64 ? 1e200 : 1e30, tolerance = dtype == KL_F64 ? 1e-12 : 1e-3;
+    int each = m * n;
+    fill(5 * m + n, B * each, a);
+    for (int i = 0; i < each; i++) {
+        a[DEPENDENT * each + i] = (1 + i / n) * (double)(i % n - 1) / 8; /* rank 1, or 0 */
+        a[ZERO * each + i] = 0;
+        a[TINY * each + i] *= 1 / big;
+        a[HUGE_ONE * each + i] *= big;
+    }
+    a[INVALID * each + each / 2] = NAN;
+    kl_tensor x = input(dtype, D(B, m, n), a), y = kl_pinv(x, 0);
+    double *A = values_of(x), *P = values_of(y);
+    for (int k = 0; k < B && A && P; k++) {
+        kl_tensor one = input(dtype, D(m, n), a + k * each), alone = kl_pinv(one, 0);
+        double *Q = values_of(alone), *p = P + k * each, *v = A + k * each;
+        double c = k == TINY ? big : k == HUGE_ONE ? 1 / big : 1;
+        CHECK(Q && !memcmp(Q, p, (size_t)each * sizeof *Q));
+        for (int i = 0; i < each && k != INVALID; i++)
+            v[i] *= c, p[i] /= c;
+        static double vp[40 * 40], pv[40 * 40];
+        double zero[40 * 40] = {0};
+        for (int i = 0; i < m * m; i++) {
+            vp[i] = 0;
+            for (int j = 0; j < n; j++)
+                vp[i] += v[i / m * n + j] * p[j * m + i % m];
+        }
+        for (int i = 0; i < n * n; i++) {
+            pv[i] = 0;
+            for (int j = 0; j < m; j++)
+                pv[i] += p[i / n * m + j] * v[j * n + i % n];
+        }
+        double scale = 1e-300;
+        for (int i = 0; i < each; i++)
+            scale = fmax(scale, fabs(p[i]));
+        if (k == INVALID) {
+            for (int i = 0; i < each; i++)
+                CHECK(isnan(p[i]));
+        } else {
+            CHECK(error_of(vp, false, v, v, m, m, n) < tolerance * fmax(1, scale));
+            CHECK(error_of(pv, false, p, p, n, n, m) < tolerance * fmax(1, scale) * scale);
+            for (int i = 0; i < m * m; i++)
+                CHECK(fabs(vp[i] - vp[i % m * m + i / m]) < tolerance * fmax(1, scale));
+            for (int i = 0; i < n * n; i++)
+                CHECK(fabs(pv[i] - pv[i % n * n + i / n]) < tolerance * fmax(1, scale));
+        }
+        if (k == ZERO)
+            CHECK(!memcmp(p, zero, (size_t)each * sizeof *p));
+        free(Q);
+        kl_release(one), kl_release(alone);
+    }
+    CHECK(A && P);
+    free(A), free(P);
+    kl_release(x), kl_release(y);
+}
+
+/* Singular values beside the tolerance: up to it they count as 0, however the matrix is computed. */
+static void pseudoinverse_limits(void)
+{
+    for (int i = 0; i < 12; i++) {
+        double limit = i % 2 ? 1e-3 : 0x1p-10, s = limit * (i < 2 ? 0.5 : i < 4 ? 1 - 0x1p-40 : i < 6 ? 1 + 0x1p-40
+                                                            : i < 8 ? 4 : i < 10 ? 7.99 : 64);
+        kl_tensor a = f64(D(2, 2), (double[]){0, s, -1, 0}), p = kl_pinv(a, limit);
+        double *v = values_of(p);
+        CHECK(v && fabs(v[1] + 1) < 1e-14 && fabs(v[2] * s - (i > 3)) < 1e-12 && v[0] == 0 && v[3] == 0);
+        free(v);
+        kl_release(a), kl_release(p);
+    }
+}
+
 /* ---- LU ---- */
 
 static void lu(int m, int n)
@@ -238,6 +313,10 @@ static void test(kl_device device)
     dev = device;
     OK(kl_scope_begin());
     least_squares();
+    static const int sizes[][2] = {{1, 4}, {3, 2}, {5, 9}, {17, 16}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        pseudoinverses(i % 2 ? KL_F32 : KL_F64, sizes[i][0], sizes[i][1]);
+    pseudoinverse_limits();
     for (int i = 1; i < 8; i++)
         lu(i, 8 - i), lu(i, i);
     determinants();

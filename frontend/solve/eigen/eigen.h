@@ -81,8 +81,10 @@ kl_tensor solve_element(const struct solve_unreduced *b, kl_tensor a, kl_tensor 
  * eigenvectors. */
 void solve_ql(const struct solve_matrices *m, kl_tensor *arrays);
 
-/* ---- svd_bidiagonal.c, svd_qr.c, svd_jacobi.c ---- */
+/* ---- svd.c, svd_bidiagonal.c, svd_qr.c, svd_jacobi.c ---- */
 
+/* 1 / x, but 0 where x is at most a limit. */
+kl_tensor solve_reciprocal(kl_tensor x, kl_tensor limit);
 /* a [n, n, B]; out: d, e [n, B] as of solve_qr_iteration, and u and v as rows [n, n, B], each from the last on: u^T a v
  * is upper bidiagonal, with the diagonal d and the superdiagonal e. */
 void solve_bidiagonal(const struct solve_matrices *x, kl_tensor a, kl_tensor *out);

@@ -1,4 +1,4 @@
-/* Singular values, and what is made of them: the pseudoinverse, least squares.
+/* Singular values.
  *
  * A matrix with more rows than columns is made square by QR, then bidiagonal, then diagonal (svd_bidiagonal.c,
  * svd_qr.c); on GPUs rotations make its columns orthogonal (svd_jacobi.c).  The gradient is that of Townsend 2016,
@@ -62,8 +62,7 @@ static kl_status svd_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *
     return KL_OK;
 }
 
-/* 1 / x, but 0 where x is at most a limit. */
-static kl_tensor svd_inverse(kl_tensor x, kl_tensor limit)
+kl_tensor solve_reciprocal(kl_tensor x, kl_tensor limit)
 {
     kl_tensor small = kl_le(kl_abs(x), limit), one = solve_number(x, 1);
     return kl_where(small, solve_number(x, 0), kl_div(one, kl_where(small, one, x)));
@@ -84,12 +83,12 @@ static kl_status svd_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_te
     kl_tensor u = in[1], s = in[2], v = in[3], ut = solve_transposed(u), vt = solve_transposed(v);
     kl_tensor row = kl_unsqueeze(s, 1), column = kl_unsqueeze(s, 2); /* s_j, s_i */
     kl_tensor limit = kl_mul(kl_max(s, 1, (int[]){1}, true), solve_number(s, solve_epsilon(x->dtype) * (double)x->n));
-    kl_tensor apart = svd_inverse(kl_sub(row, column), kl_unsqueeze(limit, 1));
-    kl_tensor F = kl_mul(apart, svd_inverse(kl_add(row, column), kl_unsqueeze(limit, 1)));
+    kl_tensor apart = solve_reciprocal(kl_sub(row, column), kl_unsqueeze(limit, 1));
+    kl_tensor F = kl_mul(apart, solve_reciprocal(kl_add(row, column), kl_unsqueeze(limit, 1)));
     kl_tensor U = kl_matmul(ut, in[4]), V = kl_matmul(vt, in[6]);
     U = kl_mul(kl_mul(F, kl_sub(U, solve_transposed(U))), row);
     V = kl_mul(kl_mul(F, kl_sub(V, solve_transposed(V))), column);
-    kl_tensor inner = kl_add(kl_add(U, V), kl_diagonal_matrix(in[5], 0)), inverse = svd_inverse(s, limit);
+    kl_tensor inner = kl_add(kl_add(U, V), kl_diagonal_matrix(in[5], 0)), inverse = solve_reciprocal(s, limit);
     kl_tensor g = kl_matmul(kl_matmul(u, inner), vt);
     if (x->m > x->n)
         g = kl_add(g, kl_matmul(svd_outside(u, in[4], inverse), vt));
@@ -128,69 +127,4 @@ kl_tensor solve_svd_by(const char *op, kl_region_fn *fn, kl_tensor a, kl_tensor 
 kl_tensor kl_svd(kl_tensor a, kl_tensor *s, kl_tensor *vt)
 {
     return solve_svd_by("svd", svd_fn, a, s, vt);
-}
-
-/* ---- the pseudoinverse ---- */
-
-struct pinv { struct solve_matrices x; double tolerance; };
-
-static kl_status pinv_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
-{
-    const struct pinv *p = ctx;
-    (void)nin, (void)nout;
-    kl_tensor r[3];
-    solve_svd(&p->x, in[0], r);
-    kl_tensor limit = kl_mul(kl_max(r[1], 1, (int[]){1}, true), solve_number(in[0], p->tolerance));
-    kl_tensor v = kl_mul(r[2], kl_unsqueeze(svd_inverse(r[1], limit), 1));
-    out[0] = kl_matmul(v, solve_transposed(r[0]));
-    return KL_OK;
-}
-
-/* in: a, p, p': -p^T p' p^T + (1 - a p) p'^T p p^T + p^T p p'^T (1 - p a) (Golub and Pereyra 1973) */
-static kl_status pinv_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
-{
-    (void)ctx, (void)nin, (void)nout;
-    kl_tensor a = in[0], p = in[1], pt = solve_transposed(p), gt = solve_transposed(in[2]);
-    kl_tensor left = kl_matmul(gt, kl_matmul(p, pt)), right = kl_matmul(kl_matmul(pt, p), gt);
-    left = kl_sub(left, kl_matmul(a, kl_matmul(p, left)));
-    right = kl_sub(right, kl_matmul(kl_matmul(right, p), a));
-    out[0] = kl_sub(kl_add(left, right), kl_matmul(kl_matmul(pt, in[2]), pt));
-    return KL_OK;
-}
-
-/* The pseudoinverse of a [B, m, n] in an open composite. */
-static kl_tensor pinv_record(const struct solve_matrices *x, kl_tensor a, double tolerance)
-{
-    struct pinv p = {*x, tolerance};
-    kl_tensor out;
-    if (!tolerance)
-        p.tolerance = solve_epsilon(x->dtype) * (double)(x->m > x->n ? x->m : x->n);
-    if (!x->B || !x->m || !x->n)
-        return kl_zeros(x->device, x->dtype, 3, (int64_t[]){x->B, x->n, x->m});
-    kl_custom_grad(pinv_fn, pinv_backward, &p, 1, &a, 1, &out);
-    return out;
-}
-
-static bool pinv_tolerance_valid(const char *op, double tolerance)
-{
-    if (!(tolerance >= 0 && tolerance < 1))
-        kl_failf(NULL, KL_ERR_ARGUMENT, "%s: the tolerance %g is outside of 0..1", op, tolerance);
-    return tolerance >= 0 && tolerance < 1;
-}
-
-kl_tensor kl_pinv(kl_tensor a, double tolerance)
-{
-    struct solve_matrices x;
-    if (!pinv_tolerance_valid("pinv", tolerance) || !solve_begin("pinv", &a, false, &x))
-        return kl_poison();
-    return solve_end(solve_result(&x, pinv_record(&x, a, tolerance)), 0, NULL);
-}
-
-kl_tensor kl_lstsq(kl_tensor a, kl_tensor b, double tolerance)
-{
-    struct solve_matrices x;
-    if (!pinv_tolerance_valid("lstsq", tolerance) || !solve_begin("lstsq", &a, false, &x) ||
-        solve_operand(&x, "the right side", x.m, &b) < 0)
-        return kl_poison();
-    return solve_end(solve_result(&x, kl_matmul(pinv_record(&x, a, tolerance), b)), 0, NULL);
 }

@@ -25,7 +25,8 @@ KL_API_AT kl_tensor kl_eigh(kl_tensor a, kl_tensor *vectors);
  * by one-sided Jacobi rotations).  [SHAPE, TYPE, ARGUMENT: s or vt is NULL] */
 KL_API_AT kl_tensor kl_svd(kl_tensor a, kl_tensor *s, kl_tensor *vt);
 /* a: [..., m, n]  ->  its pseudoinverse, [..., n, m]; singular values of at most tolerance times the largest count as
- * 0. A tolerance of 0 means max(m, n) times the distance of 1 to the next number.  [SHAPE, TYPE, ARGUMENT] */
+ * 0. A tolerance of 0 means max(m, n) times the distance of 1 to the next number.  By QR, in a tenth of the time, where
+ * the condition number is less than 1 / (8 tolerance); else by singular values.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_pinv(kl_tensor a, double tolerance);
 /* a: [..., m, n]  b: [..., m, k], the same batch  ->  x: [..., n, k] with the least |a x - b|, of these the shortest,
  * by kl_pinv.  [SHAPE, TYPE, ARGUMENT] */
