@@ -1,0 +1,176 @@
+/* General equations, inverses, determinants: Gaussian elimination with partial pivoting, a scan over columns.
+ * Gradients are computed from the results (Giles 2008, "An extended collection of matrix derivative results"). */
+#include "linalg.h"
+
+/* Row p [B] of each matrix of w: [B, 1, columns] */
+static kl_tensor row_of_each(const struct matrices *x, kl_tensor w, kl_tensor p)
+{
+    int64_t dims[KL_MAX_RANK];
+    kl_shape(w, dims);
+    if (x->B == 1)
+        return kl_take(w, 1, p);
+    return kl_take_along_axis(w, 1, kl_expand(kl_reshape(p, 3, (int64_t[]){x->B, 1, 1}), 3,
+                                              (int64_t[]){x->B, 1, dims[2]}));
+}
+
+/* Carried: [a | b], and the sign of the permutation so far, [B].  Scanned: j.  Stacked: the pivots. */
+static kl_status eliminate_column(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    struct matrices *x = ctx;
+    (void)nin, (void)nout;
+    kl_tensor w = in[0], j = in[2], at = kl_reshape(j, 1, (int64_t[]){1});
+    kl_tensor rows = kl_arange(x->device, KL_I32, linalg_rows(w));
+    kl_tensor column = kl_squeeze(kl_take(w, 2, at), 2), zero = same_number(w, 0); /* [B, n] */
+    kl_tensor size = kl_where(kl_ge(rows, j), kl_abs(column), same_number(w, -1));
+    kl_tensor p = kl_argmax(size, 1), in_p = kl_unsqueeze(p, -1), is_p = kl_eq(rows, in_p); /* [B, n] */
+    kl_tensor row_j = kl_take(w, 1, at), row_p = row_of_each(x, w, p); /* [B, 1, columns] */
+    kl_tensor pivot = kl_take_along_axis(column, 1, in_p); /* [B, 1] */
+    column = kl_where(is_p, kl_take(column, 1, at), column);
+    kl_tensor divisor = kl_where(kl_eq(pivot, zero), same_number(w, 1), pivot); /* of zeros below, too */
+    kl_tensor factor = kl_where(kl_gt(rows, j), kl_div(column, divisor), zero); /* [B, n] */
+    w = kl_where(kl_unsqueeze(kl_eq(rows, j), -1), row_p, kl_where(kl_unsqueeze(is_p, -1), row_j, w));
+    out[0] = linalg_minus_product(w, kl_unsqueeze(factor, -1), row_p);
+    out[1] = kl_where(kl_eq(p, j), in[1], kl_neg(in[1]));
+    out[2] = kl_reshape(pivot, 1, (int64_t[]){x->B});
+    return KL_OK;
+}
+
+/* out: [U | L^-1 P b], the sign, the pivots [n, B] */
+static kl_status eliminate_all(struct matrices *x, kl_tensor w, kl_tensor *out)
+{
+    kl_tensor carried[2] = {w, kl_ones(x->device, x->dtype, 1, &x->B)}, columns = kl_arange(x->device, KL_I32, x->n);
+    return kl_scan(eliminate_column, x, x->n, 2, carried, 1, &columns, 1, false, out);
+}
+
+/* in: a, b; out: x with a x = b */
+static kl_status eliminate_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    struct matrices *x = ctx, u = *x;
+    kl_tensor r[3];
+    (void)nin, (void)nout;
+    kl_status status = eliminate_all(x, linalg_pad(x, kl_concat(2, in, 2)), r);
+    kl_tensor rows = linalg_without_pad(r[0], 1, x->n);
+    u.upper = true;
+    u.transposed = false;
+    out[0] = linalg_substitute(&u, kl_narrow(rows, 2, 0, x->n), kl_narrow(rows, 2, x->n, x->m));
+    return status;
+}
+
+static kl_tensor solve_by_elimination(struct matrices *x, kl_tensor a, kl_tensor b)
+{
+    kl_tensor in[2] = {a, b}, out;
+    if (x->B * x->n * x->m == 0)
+        return kl_reshape(b, 3, (int64_t[]){x->B, x->n, x->m});
+    struct small_matrix w;
+    if (linalg_is_small(x, MAX_SMALL_ALONE)) {
+        linalg_small_load(&w, x, a, 0, x->n);
+        linalg_small_load(&w, x, b, x->n, x->m);
+        linalg_small_eliminate(&w, NULL);
+        linalg_small_substitute(&w, true, false);
+        return linalg_small_store(&w, x, x->n, x->m);
+    }
+    linalg_for_each(eliminate_fn, x, in, 2, &out, 1);
+    return out;
+}
+
+static kl_status solve_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    (void)nin, (void)nout;
+    out[0] = solve_by_elimination(ctx, in[0], in[1]);
+    return KL_OK;
+}
+
+/* in: a, b, x, x's gradient */
+static kl_status solve_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    struct matrices *x = ctx;
+    (void)nin, (void)nout;
+    out[1] = solve_by_elimination(x, linalg_transposed(in[0]), in[3]);
+    out[0] = kl_neg(kl_matmul(out[1], linalg_transposed(in[2])));
+    return KL_OK;
+}
+
+static kl_tensor solve_system(struct matrices *x, kl_tensor a, kl_tensor b)
+{
+    kl_tensor in[2] = {a, b}, y;
+    kl_custom_grad(solve_fn, solve_backward, x, 2, in, 1, &y);
+    return y;
+}
+
+kl_tensor kl_solve(kl_tensor a, kl_tensor b)
+{
+    struct view v, w;
+    struct matrices x;
+    struct thread *t = linalg_begin("solve", &a, &b, true, &v, &w, &x);
+    if (!t)
+        return op_failed();
+    return compose_end(t, linalg_result(&x, "solve", solve_system(&x, a, b), &w.shape));
+}
+
+kl_tensor kl_inverse(kl_tensor a)
+{
+    struct view v;
+    struct matrices x;
+    struct thread *t = linalg_begin("inverse", &a, NULL, true, &v, NULL, &x);
+    if (!t)
+        return op_failed();
+    kl_tensor one = kl_expand(kl_eye(x.device, x.dtype, x.n, x.n), 3, (int64_t[]){x.B, x.n, x.n});
+    return compose_end(t, linalg_result(&x, "inverse", solve_system(&x, a, one), &v.shape));
+}
+
+static kl_tensor det_of(kl_tensor sign, kl_tensor pivots)
+{
+    return kl_mul(sign, kl_prod(pivots, 1, (int[]){0}, false));
+}
+
+static kl_status det_scan(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    kl_tensor r[3];
+    (void)nin, (void)nout;
+    kl_status status = eliminate_all(ctx, linalg_pad(ctx, in[0]), r);
+    out[0] = det_of(r[1], r[2]);
+    return status;
+}
+
+static kl_status det_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    struct matrices *x = ctx;
+    kl_tensor sign = kl_none, pivots[MAX_SMALL];
+    struct small_matrix w;
+    if (!linalg_is_small(x, MAX_SMALL_ALONE))
+        return linalg_for_each(det_scan, x, in, nin, out, nout);
+    linalg_small_load(&w, x, in[0], 0, x->n);
+    sign = kl_ones(x->device, x->dtype, 1, &x->B);
+    linalg_small_eliminate(&w, &sign);
+    for (int64_t i = 0; i < x->n; i++)
+        pivots[i] = w.of[i][i];
+    out[0] = det_of(sign, kl_stack(x->n, pivots, 0));
+    return KL_OK;
+}
+
+/* in: a, det, its gradient; det a^-T */
+static kl_status det_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
+{
+    struct matrices *x = ctx;
+    (void)nin, (void)nout;
+    kl_tensor one = kl_expand(kl_eye(x->device, x->dtype, x->n, x->n), 3, (int64_t[]){x->B, x->n, x->n});
+    kl_tensor scale = kl_reshape(kl_mul(in[1], in[2]), 3, (int64_t[]){x->B, 1, 1});
+    out[0] = kl_mul(solve_by_elimination(x, linalg_transposed(in[0]), one), scale);
+    return KL_OK;
+}
+
+kl_tensor kl_det(kl_tensor a)
+{
+    struct view v;
+    struct matrices x;
+    struct thread *t = linalg_begin("det", &a, NULL, true, &v, NULL, &x);
+    kl_tensor y;
+    if (!t)
+        return op_failed();
+    struct shape batch = v.shape;
+    batch.rank -= 2;
+    if (x.B * x.n == 0)
+        return compose_end(t, kl_ones(x.device, x.given, (int)batch.rank, batch.dim));
+    kl_custom_grad(det_fn, det_backward, &x, 1, &a, 1, &y);
+    return compose_end(t, linalg_result(&x, "det", y, &batch));
+}
