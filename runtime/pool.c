@@ -459,6 +459,12 @@ void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, u
     pthread_mutex_unlock(&pool.owner);
 }
 
+void pool_run_alone(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (part[i].extent > 0) fn(ctx, i, 0, part[i].extent, 0);
+}
+
 struct whole { pool_fn *fn; void *ctx; };
 
 static void run_whole(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)

@@ -31,6 +31,8 @@ static inline unsigned pool_shares(const struct pool_part *part, unsigned max)
     return worth >= max ? max : worth > 1 ? (unsigned)worth : 1;
 }
 void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers);
+/* Runs parts of one share each on this thread, which has entered the floating-point environment of jobs. */
+void pool_run_alone(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n);
 unsigned pool_threads_parse(const char *text); /* 1 to POOL_MAX_THREADS; 0: NULL, or no valid number */
 /* KILN_THREADS or the option, else the number of processors that this process may use */
 unsigned pool_threads(void);

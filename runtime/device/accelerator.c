@@ -45,8 +45,6 @@ const struct driver *driver_of(int device)
            : device >= DEVICE_HIP ? &driver_hip : device >= DEVICE_CUDA ? &driver_cuda : NULL;
 }
 
-bool device_is_host(int device) { return device < FIRST; }
-
 unsigned accelerator_count(int device, struct err *e)
 {
     const struct driver *d = driver_of(device);

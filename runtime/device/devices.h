@@ -60,7 +60,8 @@ bool plugin_load(const char *path, struct err *e);   /* see kl_plugin_load */
 
 /* ---- accelerator.c: devices that have memory of their own, through their drivers (driver.h) ---- */
 struct accelerator;                      /* a device that was opened */
-bool device_is_host(int device);         /* does the device use the host's memory? */
+/* does the device use the host's memory? */
+static inline bool device_is_host(int device) { return device < DEVICE_CUDA; }
 struct accelerator *accelerator_get(int device); /* NULL: the device uses the host's memory, or is not opened */
 bool accelerator_open(int device, struct err *e); /* opens the device the first time; later calls return the same
                                                      result */

@@ -219,22 +219,21 @@ static bool outputs_good(const struct graph *g, struct buffer *const *out, bool 
     return good;
 }
 
+/* No state is overwritten in place. */
 static bool run_checked(const struct exec *x, const struct graph *recorded, struct buffer *const *input,
-                        struct buffer *const *state,
-                        const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
+                        struct buffer *const *state, const uint64_t *slot, struct buffer **out, struct err *e)
 {
-    int check = option_check_nan();
-    if (check && exec_latest(x)->accelerated)
+    bool infinities = option_check_nan() == CHECK_INFINITIES;
+    if (exec_latest(x)->accelerated)
         return err_set(e, KL_ERR_DEVICE,
                        "option check_nan looks at values on ref and cpu, not on a device with memory of its own");
-    /* no state is exclusive: none is updated in place */
-    bool *kept = check ? mem_alloc(recorded->state.n * sizeof *kept) : NULL;
-    if (check && !kept)
+    bool *exclusive = mem_alloc((recorded->state.n + 1) * sizeof *exclusive); /* none is */
+    if (!exclusive)
         return err_set(e, KL_ERR_MEMORY, "out of memory checking @%s", recorded->name);
-    bool ok = exec_run(x, input, state, check ? kept : state_exclusive, slot, out, e);
-    mem_free(kept);
-    if (ok && check && !outputs_good(recorded, out, check == CHECK_INFINITIES)) {
-        ok = check_report(recorded, input, state, slot, out, check == CHECK_INFINITIES, e);
+    bool ok = exec_run(x, input, state, exclusive, slot, out, e);
+    mem_free(exclusive);
+    if (ok && !outputs_good(recorded, out, infinities)) {
+        ok = check_report(recorded, input, state, slot, out, infinities, e);
         for (uint32_t i = 0; i < recorded->nout; i++) {
             buffer_unref(out[i]);
             out[i] = NULL;
@@ -248,15 +247,15 @@ bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct
                       struct buffer *const *state,
                       const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
 {
-    if (!recorded->symbols || !option_check_nan())
-        return run_checked(x, recorded, input, state, state_exclusive, slot, out, e);
+    if (!option_check_nan()) return exec_run(x, input, state, state_exclusive, slot, out, e);
+    if (!recorded->symbols) return run_checked(x, recorded, input, state, slot, out, e);
     struct graph *g = graph_clone(recorded);
     bool ok = g || err_set(e, KL_ERR_MEMORY, "out of memory checking @%s", recorded->name);
     for (uint32_t i = 0; ok && i < recorded->symbols->n; i++)
         ok = graph_symbol_set(g, i, (int64_t)slot[g->slot.n + i], e);
     if (ok && graph_bind(g) < 0)
         ok = err_set(e, g->err.code, "%s", g->err.msg);
-    ok = ok && run_checked(x, g, input, state, state_exclusive, slot, out, e);
+    ok = ok && run_checked(x, g, input, state, slot, out, e);
     graph_free(g);
     return ok;
 }

@@ -16,8 +16,10 @@ struct run {
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
     uint64_t launches, barriers;
+    uint32_t made;                /* number of outputs that have a buffer */
     const struct exec_watch *watch; /* called after each command; or NULL */
     bool elide;                   /* omit barriers that the plan marks as unnecessary */
+    bool bare;                    /* nothing but the results is asked for, and processors run all kernels, compiled */
     bool overwrites;              /* updates states in place */
     bool locked;                  /* this thread has its devices' locks */
     const struct cancellation *cancel; /* NULL: it cannot be cancelled, or not any more: it has overwritten a state */
@@ -30,13 +32,15 @@ struct run {
     uint32_t started, ended;
     atomic_bool async_failed;     /* one of them failed: those after it do nothing */
     struct times *times;          /* its times if the timeline is on, else NULL */
-    char *home;                   /* the run's own memory on its home device (executor.c) */
-    /* Without devices that have drivers, only memory[] of the run's devices is set: to clear all takes as long as a
-     * small kernel. */
-    struct buffer *memory[MAX_DEVICES]; /* by device; the host's also has the tables and the scratch */
-    /* for devices with drivers: scratch passed as an argument, the runtime scalars */
-    struct buffer *work[DEVICE_END], *slots[DEVICE_END];
+    unsigned home_device;         /* has the run's own memory on the host (executor.c) */
+    uint64_t further;             /* the other devices that the program uses */
+    char *home;                   /* the memory on its home device */
+    struct buffer **memory, **work, **slots; /* by device: the arrays of struct run_memory */
 };
+
+/* own: the host's also has the tables and the scratch.  For devices with drivers, work: scratch passed as an argument;
+ * slots: the runtime scalars. */
+struct run_memory { struct buffer *own[MAX_DEVICES], *work[DEVICE_END], *slots[DEVICE_END]; };
 
 /* What the symbols' lengths are in this run, in *v; NULL: the program has no symbols. */
 static inline const struct size_values *run_sizes(const struct run *r, struct size_values *v)
@@ -46,16 +50,16 @@ static inline const struct size_values *run_sizes(const struct run *r, struct si
 }
 
 /* The program, or a region of it, that runs now, with its data. */
+enum { FRAME_DATA = LOC_OUT + 1 };
 struct frame {
     struct run *r;
     const struct program *p;
-    const void *const *input, *const *state;
-    void *const *out;
-    char *const *arena;           /* by device, for the devices that the program uses */
+    /* by LOC_ARENA .. LOC_OUT: the data of its inputs, states and outputs; arenas by device, for those it uses */
+    const void *const *data[FRAME_DATA];
     const struct command *cmd;    /* the current command */
 };
 
-struct region_frame { struct frame *f; char *arena[MAX_DEVICES]; struct err *e; };
+struct region_frame { struct frame *f; const void *arena[MAX_DEVICES]; struct err *e; };
 
 /* ---- executor.c ---- */
 /* the address of an argument for one worker */

@@ -23,26 +23,27 @@ static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 static inline void *resolve_loc(const struct frame *f, const struct loc *l, unsigned worker)
 {
     const char *base = NULL;
-    switch (l->kind) {
-    case LOC_ARENA:   base = f->arena[l->index]; break;
-    case LOC_INPUT:   base = f->input[l->index]; break;
-    case LOC_STATE:   base = f->state[l->index]; break;
-    case LOC_OUT:     base = f->out[l->index]; break;
-    case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
-    case LOC_LAYOUT:  base = f->arena[f->p->layout->device] + f->r->offset[l->index]; break;
-    case LOC_WORKSPACE: /* of kernels for GPUs only */
-    case LOC_KERNEL_LOCAL:  break;
-    }
-    return base ? (char *)base + l->offset : NULL;
+    if (l->kind < FRAME_DATA)
+        base = f->data[l->kind][l->index];
+    else if (l->kind == LOC_SCRATCH)
+        base = f->r->scratch + worker * f->r->worker_bytes;
+    else if (l->kind == LOC_LAYOUT)
+        base = (const char *)f->data[LOC_ARENA][f->p->layout->device] + f->r->offset[l->index];
+    return base ? (char *)base + l->offset : NULL; /* workspace and kernel-local memory are of kernels for GPUs only */
 }
 
 void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker) { return resolve_loc(f, l, worker); }
 
+static inline void **command_arguments(const struct frame *f, const struct command *c, unsigned worker)
+{
+    void **arg = (void **)(f->r->scratch + worker * f->r->worker_bytes + f->r->scratch_bytes), **at = arg;
+    for (const struct loc *l = c->arg, *end = l + c->narg; l < end; l++) *at++ = resolve_loc(f, l, worker);
+    return arg;
+}
+
 void **exec_arguments(const struct frame *f, const struct command *c, unsigned worker)
 {
-    void **arg = (void **)(f->r->scratch + worker * f->r->worker_bytes + f->r->scratch_bytes);
-    for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve_loc(f, &c->arg[i], worker);
-    return arg;
+    return command_arguments(f, c, worker);
 }
 
 /* Runs a part of f->cmd or of one of the kernels in the same job. */
@@ -51,7 +52,7 @@ static void executor_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t
     const struct frame *f = ctx;
     const struct command *c = f->cmd + part;
     int64_t began = worker && f->r->times ? timeline_now() : 0;
-    f->r->x->fn[c->kernel](exec_arguments(f, c, worker), f->r->slot, begin, end);
+    f->r->x->fn[c->kernel](command_arguments(f, c, worker), f->r->slot, begin, end);
     if (began) span_end(SPAN_SHARE, f->p->kernel[c->kernel]->name, began);
 }
 
@@ -62,7 +63,7 @@ static int64_t size_now(const struct run *r, int64_t size)
     return s->n ? size_at(s, size, r->slot) : size;
 }
 
-static size_t output_bytes(const struct run *r, uint32_t i)
+static inline size_t output_bytes(const struct run *r, uint32_t i)
 {
     const struct graph *g = r->x->program->g;
     const struct node *n = node_at(g, g->out[i].value);
@@ -190,7 +191,7 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
         f->r->barriers++;
         return run_kernel_alone(f, call_kernel, e);
     }
-    bool alone = true; /* this thread, which has their floating-point environment, runs them */
+    bool alone = true;
     /* a run that can be cancelled asks before each kernel */
     for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide && !f->r->cancel)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
@@ -201,16 +202,18 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
     f->r->launches += *n;
     f->r->barriers++;
     if (f->r->cancel) return run_in_pieces(f, part[0], e);
-    for (uint32_t i = 0; alone && i < *n; i++)
-        if (part[i].extent > 0) executor_run_kernel(f, i, 0, part[i].extent, 0);
-    if (!alone) pool_run_parts(executor_run_kernel, f, part, *n, f->r->workers);
+    if (alone)
+        pool_run_alone(executor_run_kernel, f, part, *n);
+    else
+        pool_run_parts(executor_run_kernel, f, part, *n, f->r->workers);
     return true;
 }
 
 /* A program for the interpreter has one command. */
 static bool run_interp(const struct frame *f, struct err *e)
 {
-    struct bind bind = {f->input, f->state, f->r->slot, f->out, NULL, f->r->cancel};
+    struct bind bind = {f->data[LOC_INPUT], f->data[LOC_STATE], f->r->slot, (void *const *)f->data[LOC_OUT], NULL,
+                        f->r->cancel};
     return reference_run(f->p->g, &bind, false, e);
 }
 
@@ -231,7 +234,8 @@ static bool is_cancelled(const struct frame *f, uint32_t i, struct err *e)
 static bool executor_run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_frame *r = ctx;
-    struct frame sub = {.r = r->f->r, .p = r->f->cmd->sub[which], .input = in, .out = out, .arena = r->arena};
+    struct frame sub = {.r = r->f->r, .p = r->f->cmd->sub[which]};
+    sub.data[LOC_ARENA] = r->arena, sub.data[LOC_INPUT] = in, sub.data[LOC_OUT] = (const void *const *)out;
     return !cancellation_requested(sub.r->cancel, r->e) && run_commands(&sub, r->e);
 }
 
@@ -258,7 +262,8 @@ static bool run_region_op(struct frame *f, struct err *e)
     sub.f = f;
     sub.e = e;
     for (unsigned d = 0; d < MAX_DEVICES; d++)
-        if (f->p->region_bytes[d]) sub.arena[d] = f->arena[d] + f->p->arena_bytes[d] - f->p->region_bytes[d];
+        if (f->p->region_bytes[d])
+            sub.arena[d] = (const char *)f->data[LOC_ARENA][d] + f->p->arena_bytes[d] - f->p->region_bytes[d];
     sub.arena[c->device] = work + w.arena;
     struct region_call call = region_call(f->p->g, n);
     call.in = (const void *const *)at, call.out = at + node_nin(n), call.work = work + w.work;
@@ -379,13 +384,31 @@ static bool wait_async(struct run *r, uint32_t n, struct err *e)
     return ok;
 }
 
+/* Runs a kernel of a bare run that is one share, with all in its job. false: it is not one. */
+static inline bool run_directly(const struct frame *f, const struct command *c)
+{
+    struct run *r = f->r;
+    if (c->kind != CMD_KERNEL) return false;
+    const struct kernel *k = f->p->kernel[c->kernel];
+    int64_t extent = r->extent ? r->extent[c->kernel] : k->extent;
+    if (r->workers > 1) {
+        bool last = c + 1 == f->p->cmd + f->p->ncmd || !c[1].no_barrier;
+        if (c->no_barrier || !last || (k->sched.grain > 0 && extent / 2 >= k->sched.grain)) return false;
+    }
+    r->launches++;
+    r->barriers += !c->no_barrier || !r->elide;
+    if (extent > 0) r->x->fn[c->kernel](command_arguments(f, c, 0), r->slot, 0, extent);
+    return true;
+}
+
 /* Only the interpreters, custom ops and devices with a driver can fail, and what is cancelled. */
 static bool run_commands(struct frame *f, struct err *e)
 {
-    bool ok = true;
+    bool ok = true, bare = f->r->bare;
     for (uint32_t i = 0, n = 1; i < f->p->ncmd && ok; i += n) {
         f->cmd = &f->p->cmd[i];
         n = 1;
+        if (bare && run_directly(f, f->cmd)) continue;
         if (f->r->x->skip && f->r->x->skip[i]) continue;
         if (f->r->cancel && is_cancelled(f, i, e)) return false;
         bool async = f->cmd->signal && device_is_host(f->cmd->device) && !f->r->watch;
@@ -445,33 +468,31 @@ static bool make_outputs(struct run *r, const bool *exclusive, struct err *e)
     const struct graph *g = r->x->program->g;
     for (uint32_t i = 0; i < g->nout; i++) {
         const struct output *o = &g->out[i];
-        bool in_place = is_in_place(r, exclusive, i);
+        bool in_place = o->kind == OUT_ASSIGN && is_in_place(r, exclusive, i);
+        const void *last = r->x->accelerated ? accelerators_last_output(r, i) : NULL;
         r->overwrites |= in_place;
         r->out[i] = in_place ? buffer_ref(r->state[o->state])
-                             : buffer_new_at(node_at(g, o->value)->device, output_bytes(r, i),
-                                             accelerators_last_output(r, i), e);
+                             : buffer_new_at(node_at(g, o->value)->device, output_bytes(r, i), last, e);
         if (!r->out[i]) return false;
+        r->made++;
     }
     return true;
 }
 
 /* The device that has the table of data and the workers' areas: the program's, if it uses host memory. */
-static unsigned home_of(const struct run *r)
-{
-    return device_is_host(r->x->device) ? (unsigned)r->x->device : DEVICE_CPU;
-}
+static unsigned home_of(const struct exec *x) { return device_is_host(x->device) ? (unsigned)x->device : DEVICE_CPU; }
 
 /* The run's own memory on that device: the arena, the table of data with the kernels' iterations, and the workers'
  * areas.  If it is small, it is on the stack: a buffer costs more than some kernels. */
 struct home { size_t arena, table, bytes; bool small; };
 enum { SMALL_HOME = 2048, HOME_ALIGN = 64 };
 
-static struct home home_memory(struct run *r)
+static inline struct home home_memory(struct run *r)
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
     struct home h;
-    h.arena = round_up((size_t)(r->offset ? r->arena : p->arena_bytes[home_of(r)]));
+    h.arena = round_up((size_t)(r->offset ? r->arena : p->arena_bytes[r->home_device]));
     h.table = ((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *);
     h.table = round_up(h.table + (p->placeholders.n ? p->nkernel : 0) * sizeof *r->extent);
     r->scratch_bytes = round_up((size_t)p->scratch_bytes);
@@ -480,9 +501,6 @@ static struct home home_memory(struct run *r)
     h.small = !r->x->accelerated && h.bytes <= SMALL_HOME;
     return h;
 }
-
-/* The devices on which the run has memory of its own: most programs have one of 64. */
-static uint64_t memory_devices(const struct run *r) { return r->x->program->devices | UINT64_C(1) << home_of(r); }
 
 /* Takes the lowest device out of a set; false: it is empty. */
 static bool next_device(uint64_t *set, unsigned *d)
@@ -505,9 +523,9 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
         if (!is_in_place(r, exclusive, i)) need[device] += buffer_charge(device, output_bytes(r, i));
     }
     for (unsigned d = 0; d < MAX_DEVICES; d++)
-        if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((int)d, (size_t)p->arena_bytes[d]);
+        if (p->arena_bytes[d] && d != r->home_device) need[d] += buffer_charge((int)d, (size_t)p->arena_bytes[d]);
     struct home h = home_memory(r);
-    need[home_of(r)] += (h.small ? 0 : buffer_charge((int)home_of(r), h.bytes)) + (size_t)p->interp_bytes;
+    need[r->home_device] += (h.small ? 0 : buffer_charge((int)r->home_device, h.bytes)) + (size_t)p->interp_bytes;
     snprintf(what, sizeof what, "graph %s", g->name);
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (need[d] && !buffer_room((int)d, need[d], what, e)) return false;
@@ -544,11 +562,11 @@ static void find_extents(struct run *r)
 static bool make_workspace(struct run *r, struct err *e)
 {
     const struct program *p = r->x->program;
-    unsigned home = home_of(r), d;
+    unsigned home = r->home_device, d;
     struct home h = home_memory(r);
-    for (uint64_t left = p->devices; next_device(&left, &d);)
-        if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new_at((int)d, (size_t)p->arena_bytes[d],
-                                                                             accelerators_last_arena(r), e)))
+    for (uint64_t left = r->further; next_device(&left, &d);)
+        if (p->arena_bytes[d] && !(r->memory[d] = buffer_new_at((int)d, (size_t)p->arena_bytes[d],
+                                                                accelerators_last_arena(r), e)))
             return false;
     if (!h.small) {
         if (!(r->memory[home] = buffer_new((int)home, h.bytes, e))) return false;
@@ -562,7 +580,10 @@ static bool make_workspace(struct run *r, struct err *e)
     return true;
 }
 
-static bool make_memory(struct run *r, struct err *e) { return make_workspace(r, e) && accelerators_prepare(r, e); }
+static bool make_memory(struct run *r, struct err *e)
+{
+    return make_workspace(r, e) && (!r->x->accelerated || accelerators_prepare(r, e));
+}
 
 static bool run_program(struct run *r, struct err *e)
 {
@@ -572,77 +593,95 @@ static bool run_program(struct run *r, struct err *e)
     for (uint32_t i = 0; i < g->input.n; i++) r->table[i] = r->input[i]->data;
     for (uint32_t i = 0; i < g->state.n; i++) state[i] = r->state[i]->data;
     for (uint32_t i = 0; i < g->nout; i++) out[i] = r->out[i]->data;
-    char *arena[MAX_DEVICES];
+    const void *arena[MAX_DEVICES];
     unsigned d;
-    for (uint64_t left = memory_devices(r); next_device(&left, &d);)
-        arena[d] = d == home_of(r) ? r->home : r->memory[d] ? r->memory[d]->data : NULL;
-    struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
-                      .out = out, .arena = arena};
+    arena[r->home_device] = r->home;
+    for (uint64_t left = r->further; next_device(&left, &d);)
+        arena[d] = r->memory[d] ? r->memory[d]->data : NULL;
+    struct frame f = {.r = r, .p = p};
+    f.data[LOC_ARENA] = arena, f.data[LOC_INPUT] = (const void *const *)r->table;
+    f.data[LOC_STATE] = (const void *const *)state, f.data[LOC_OUT] = (const void *const *)out;
     bool repeated = false, driven = r->x->accelerated != 0;
     fp_env env = fp_enter();
     bool ok = !driven || (accelerators_begin(r, e) && (r->watch || accelerators_repeat(r, &repeated, e)));
     ok = ok && (repeated || run_commands(&f, e));
     fp_leave(env);
-    ok = wait_async(r, p->signals, e) && ok; /* also after an error: they use the memory that is freed next */
+    /* also after an error: they use the memory that is freed next */
+    if (p->signals) ok = wait_async(r, p->signals, e) && ok;
     if (driven) ok = accelerators_end(r, ok, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
     atomic_fetch_add_explicit(&counters.barriers, r->barriers, memory_order_relaxed);
     return ok;
 }
 
-/* small: memory on the stack (struct home). */
-static void start_run(struct run *r, const struct exec *x, char *small)
-{
-    memset(r, 0, x->accelerated ? sizeof *r : offsetof(struct run, memory));
-    r->x = x;
-    r->home = small;
-    r->workers = pool_threads();
-    r->cancel = cancellation_current();
-    unsigned d;
-    for (uint64_t left = memory_devices(r); next_device(&left, &d);) r->memory[d] = NULL;
-}
-
 static _Atomic(uint64_t) runs;
 
 uint64_t exec_runs(void) { return atomic_load_explicit(&runs, memory_order_relaxed); }
 
-static bool exec_run_with(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
-                          const bool *state_exclusive, const uint64_t *slot, const struct exec_watch *watch,
-                          struct buffer **out, struct err *e)
+/* The program that runs in place of x; notes that both ran. */
+static const struct exec *count_run(const struct exec *x)
 {
     uint64_t number = exec_runs() + 1; /* of two runs that begin at once both may have it */
     atomic_store_explicit(&runs, number, memory_order_relaxed);
     atomic_store_explicit(&((struct exec *)x)->ran, number, memory_order_relaxed);
     x = exec_latest(x);
     atomic_store_explicit(&((struct exec *)x)->ran, number, memory_order_relaxed);
-    uint32_t nout = x->program->g->nout;
-    struct run r;
+    return x;
+}
+
+/* Prepares for a profile and for the timeline, which measure each kernel separately.  Without memory the timeline does
+ * not have the run. */
+static bool observe_run(struct run *r, struct profile *profile, struct err *e)
+{
+    if (profile && !(r->row = profile_rows(profile, r->x)))
+        return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", r->x->program->g->name);
+    if (profile) r->clock = profile->clock, r->timed = profile->launches;
+    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed) && !r->x->variant) r->times = exec_times(r->x);
+    if (profile || r->times) r->elide = r->bare = false;
+    return true;
+}
+
+/* Frees what only the run used. */
+static void end_run(struct run *r)
+{
+    unsigned d;
+    buffer_unref(r->memory[r->home_device]);
+    for (uint64_t left = r->further; next_device(&left, &d);) buffer_unref(r->memory[d]);
+    if (r->x->accelerated) accelerators_free(r);
+    if (r->async) mem_free(r->async);
+}
+
+/* The arrays of all devices are not cleared, which would take as long as a small kernel. */
+static bool exec_run_with(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
+                          const bool *state_exclusive, const uint64_t *slot, const struct exec_watch *watch,
+                          struct buffer **out, struct err *e)
+{
+    struct run_memory memory;
     _Alignas(HOME_ALIGN) char small[SMALL_HOME];
-    start_run(&r, x, small);
-    r.input = input, r.state = state, r.out = out, r.slot = slot, r.watch = watch;
-    for (uint32_t i = 0; i < nout; i++) out[i] = NULL;
-    if (cancellation_requested(r.cancel, e)) return false;
-    struct profile *profile = profile_current();
-    if (profile && !(r.row = profile_rows(profile, x)))
-        return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
-    r.clock = profile ? profile->clock : NULL;
-    r.timed = profile ? profile->launches : NULL;
-    /* without memory the run is not timed */
-    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed) && !x->variant) r.times = exec_times(x);
-    /* Profiles and timelines measure each kernel separately. */
-    r.elide = option_elide_barriers() && !profile && !r.times && !watch;
     int64_t offset[MAX_LAYOUT_VALUES];
+    x = count_run(x);
+    unsigned home = home_of(x), d;
+    struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .watch = watch, .home = small,
+                    .workers = pool_threads(), .cancel = cancellation_current(), .home_device = home,
+                    .further = x->program->devices & ~(UINT64_C(1) << home),
+                    .elide = option_elide_barriers() && !watch,
+                    .memory = memory.own, .work = memory.work, .slots = memory.slots};
+    r.bare = !r.cancel && !watch && !x->skip && !x->program->signals && !x->interpreted && !x->accelerated;
+    if (x->accelerated) memset(&memory, 0, sizeof memory);
+    memory.own[home] = NULL;
+    for (uint64_t left = r.further; next_device(&left, &d);) memory.own[d] = NULL;
+
+    struct profile *profile = profile_current();
+    bool observed = profile || atomic_load_explicit(&timeline_is_on, memory_order_relaxed);
+    if (cancellation_requested(r.cancel, e) || (observed && !observe_run(&r, profile, e))) return false;
     find_offsets(&r, offset);
     /* First what only the run uses: it is where it was in the run before, also if results of that are still in use. */
     bool first = x->accelerated != 0, ok = !buffer_limited() || within_limits(&r, state_exclusive, e);
     ok = ok && (!first || make_memory(&r, e)) && make_outputs(&r, state_exclusive, e) &&
          (first || make_memory(&r, e)) && run_program(&r, e);
-    unsigned d;
-    for (uint64_t left = memory_devices(&r); next_device(&left, &d);) buffer_unref(r.memory[d]);
-    if (first) accelerators_free(&r);
-    mem_free(r.async);
-    for (uint32_t i = 0; i < nout && !ok; i++) {
-        buffer_unref(out[i]);
+    end_run(&r);
+    for (uint32_t i = 0; i < x->program->g->nout && !ok; i++) {
+        if (i < r.made) buffer_unref(out[i]);
         out[i] = NULL;
     }
     return ok;
