@@ -135,12 +135,10 @@ void entry_free(struct entry *x, enum death how)
 
 void handle_end(kl_tensor h, enum death how)
 {
-    struct err e;
-    e.code = KL_OK;
-    struct entry *x = entry_find(h, "", &e);
+    struct entry *x = entry_peek(h);
     while (x && x->busy) {
         front_wait();
-        x = entry_find(h, "", &e);
+        x = entry_peek(h);
     }
     if (!x)
         return;

@@ -116,6 +116,11 @@ static inline struct entry *entry_peek(kl_tensor h) /* the same without an error
     struct entry *x = entry_at(index);
     return generation % 2 && atomic_load_explicit(&x->generation, memory_order_acquire) == generation ? x : NULL;
 }
+/* Is the handle the entry's, and live? */
+static inline bool entry_has(const struct entry *x, kl_tensor h)
+{
+    return atomic_load_explicit(&((struct entry *)x)->generation, memory_order_acquire) == (uint32_t)(h.id >> 32);
+}
 struct entry *entry_new(void);                    /* live; needs the lock; NULL: out of memory */
 void entry_free(struct entry *x, enum death how); /* needs the lock; drops buffer and cause */
 /* entry_free, after any program that writes to it, if the handle is still live */

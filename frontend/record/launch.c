@@ -1,25 +1,14 @@
 /* States of a program run: their buffers are acquired before the run and rebound to the new values after it. */
 #include "frontend/frontend.h"
 
-/* Looks up a state; needs the lock. */
-static struct entry *state_entry(const struct launch *l, uint32_t i, struct err *e)
-{
-    struct entry *x = entry_find(l->bound[i].h, "", e);
-    if (!x) {
-        e->code = KL_OK;
-        err_set(e, KL_ERR_HANDLE, "state \"%s\" was released%s", l->g->state.v[i].name,
-                l->frozen ? "" : " by another thread");
-    }
-    return x;
-}
-
 /* Waits until every state has a value and none is being written to; needs the lock and may release it temporarily. */
 static bool launch_resolve(const struct launch *l, struct err *e)
 {
     for (uint32_t i = 0; i < l->nbound;) {
-        struct entry *x = state_entry(l, i, e);
-        if (!x)
-            return false;
+        const struct entry *x = l->bound[i].entry;
+        if (!entry_has(x, l->bound[i].h))
+            return err_set(e, KL_ERR_HANDLE, "state \"%s\" was released%s", l->g->state.v[i].name,
+                           l->frozen ? "" : " by another thread");
         if (!x->buffer) {
             /* One program computes all lazy states; the rest of h is unused. */
             kl_tensor *h = mem_alloc(l->nbound * sizeof *h);
@@ -52,32 +41,43 @@ bool launch_take(struct launch *l, struct err *e)
     if (!launch_resolve(l, e))
         return false;
     bool shared = false;
-    for (uint32_t i = 0; i < l->nbound; i++)
-        shared |= l->bound[i].assigned && !buffer_exclusive(entry_at((uint32_t)l->bound[i].h.id)->buffer);
+    l->assigns = false;
+    for (uint32_t i = 0; i < l->nbound; i++) {
+        if (!l->bound[i].assigned)
+            continue;
+        l->assigns = true;
+        shared |= !buffer_exclusive(l->bound[i].entry->buffer);
+    }
     if (shared)
         deferred_collect();
     for (uint32_t i = 0; i < l->nbound; i++) {
-        struct binding *b = &l->bound[i];
-        struct entry *x = entry_at((uint32_t)b->h.id);
-        l->exclusive[i] = b->assigned && may_overwrite(x->buffer);
-        l->state[i] = b->buffer = buffer_ref(x->buffer);
-        x->busy = b->assigned;
+        const struct binding *b = &l->bound[i];
+        l->exclusive[i] = b->assigned && may_overwrite(b->entry->buffer);
+        l->state[i] = buffer_ref(b->entry->buffer);
+        if (b->assigned)
+            b->entry->busy = true;
     }
     return true;
 }
 
-void launch_release(struct launch *l)
+void launch_unmark(struct launch *l)
 {
-    bool any = false;
+    if (!l->assigns)
+        return;
     for (uint32_t i = 0; i < l->nbound; i++) {
-        struct binding *b = &l->bound[i];
-        front_drop(b->buffer);
-        b->buffer = NULL;
-        if (b->assigned)
-            entry_at((uint32_t)b->h.id)->busy = false, any = true;
+        if (!l->bound[i].assigned)
+            continue;
+        front_drop(l->state[i]); /* before the next run asks whether it may overwrite the value */
+        l->state[i] = NULL;
+        l->bound[i].entry->busy = false;
     }
-    if (any)
-        front_wake();
+    front_wake();
+}
+
+void launch_drop(struct launch *l)
+{
+    for (uint32_t i = 0; i < l->nbound; i++)
+        buffer_unref(l->state[i]);
 }
 
 void launch_commit(struct launch *l, struct entry *const *kept)
@@ -87,19 +87,19 @@ void launch_commit(struct launch *l, struct entry *const *kept)
         const struct output *o = &g->out[i];
         struct entry *x;
         if (o->kind == OUT_ASSIGN) {
-            x = entry_at((uint32_t)l->bound[o->state].h.id);
+            x = l->bound[o->state].entry;
             deferred_unbind(x); /* lazily recorded nodes keep the old version */
             front_drop(x->buffer);
             x->version++;
         } else if (i >= l->nkept) {
-            front_drop(l->out[i]);
+            buffer_unref(l->out[i]); /* never the user's own memory */
             continue;
         } else {
             const struct node *n = node_at(g, o->value);
             x = kept[i];
             x->dtype = n->dtype;
             x->device = n->device;
-            x->shape = symbolic_actual(g, &g->shape[n->shape], l->slot);
+            x->shape = g->symbols ? symbolic_actual(g, &g->shape[n->shape], l->slot) : g->shape[n->shape];
             x->kind = KIND_VALUE;
         }
         x->buffer = l->out[i];

@@ -18,6 +18,7 @@ struct kl_step {
     int64_t *length;             /* of a graph with symbols, per slot: the length that it is, or 0; else NULL */
     struct slot_name *name; uint32_t nname;
     uint32_t nkept;              /* number of kept tensors, which are the first outputs */
+    size_t room_bytes;           /* what a run needs (step_make_room) */
     uint16_t *ad;                /* ad of each output, as in struct entry */
     _Atomic(void *) room;        /* memory of a run that has ended, for the next one; NULL: none is free */
 };
@@ -111,6 +112,13 @@ static bool copy_symbolic(kl_step *s, const struct recording *r)
     return s->actual && s->length;
 }
 
+static size_t bytes_of_room(const struct graph *g, uint32_t nkept)
+{
+    size_t numbers = g->slot.n + (g->symbols ? g->symbols->n : 0), shapes = g->symbols ? g->input.n : 0;
+    return (g->input.n + nkept + g->state.n + g->nout + numbers) * sizeof(uint64_t) + shapes * sizeof(struct shape) +
+           g->state.n;
+}
+
 static bool step_fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct err *e)
 {
     const struct graph *g = tr->r.g;
@@ -130,9 +138,11 @@ static bool step_fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct 
     if (g->input.n)
         memcpy(s->data, tr->r.input, g->input.n * sizeof *s->data);
     for (uint32_t i = 0; i < tr->nbound; i++)
-        s->bound[i] = (struct binding){.h = tr->bound[i].h, .assigned = tr->bound[i].assigned};
+        s->bound[i] = (struct binding){.h = tr->bound[i].h, .entry = tr->bound[i].entry,
+                                       .assigned = tr->bound[i].assigned};
     find_names(s, tr);
     s->nkept = tr->nkeep;
+    s->room_bytes = bytes_of_room(s->g, s->nkept);
     for (uint32_t i = 0; i < tr->nkeep; i++)
         s->ad[i] = entry_at((uint32_t)tr->keep[i].id)->ad;
     bool ok = find_inputs(s, tr, in, e);
@@ -215,48 +225,36 @@ int64_t kl_step_outputs(const kl_step *s)
 struct step_run {
     const kl_step *s;
     struct launch l;
-    struct buffer **input;
+    struct buffer **input;       /* with references to the first `taken` of those passed */
+    uint32_t taken, made;        /* made: number of new handles in kept[] */
     uint64_t *slot;
     struct shape *actual;        /* per input, of a graph with symbols */
     struct entry **kept;
 };
 
-static size_t append_part(size_t *size, size_t bytes)
-{
-    size_t at = *size;
-    *size += (bytes + 15) & ~(size_t)15;
-    return at;
-}
-
 enum { SMALL_ROOM = 512 };       /* bytes; so much is on the stack */
 
 static void *step_make_room(struct step_run *r, char *small)
 {
-    const struct graph *g = r->s->g;
-    size_t size = 0, bound = append_part(&size, g->state.n * sizeof *r->l.bound),
-           state = append_part(&size, g->state.n * sizeof *r->l.state), exclusive = append_part(&size, g->state.n),
-               out = append_part(&size, g->nout * sizeof *r->l.out),
-           input = append_part(&size, g->input.n * sizeof *r->input),
-           slot = append_part(&size, (g->slot.n + (g->symbols ? g->symbols->n : 0)) * sizeof *r->slot),
-           actual = append_part(&size, g->symbols ? g->input.n * sizeof *r->actual : 0),
-           kept = append_part(&size, r->s->nkept * sizeof *r->kept);
-    char *p = size <= SMALL_ROOM ? small : atomic_exchange(&((kl_step *)r->s)->room, NULL);
-    p = p ? memset(p, 0, size) : mem_alloc(size);
-    if (!p)
+    const kl_step *s = r->s;
+    const struct graph *g = s->g;
+    uint32_t numbers = g->slot.n + (g->symbols ? g->symbols->n : 0), shapes = g->symbols ? g->input.n : 0;
+    char *p = s->room_bytes <= SMALL_ROOM ? small : atomic_exchange(&((kl_step *)s)->room, NULL);
+    if (!p && !(p = mem_alloc(s->room_bytes)))
         return NULL;
-    r->l = (struct launch){.g = g, .bound = (void *)(p + bound), .nbound = g->state.n, .nkept = r->s->nkept,
-                           .frozen = true,
-                           .exclusive = (void *)(p + exclusive), .state = (void *)(p + state),
-                               .out = (void *)(p + out)};
-    r->input = (void *)(p + input);
-    r->slot = (void *)(p + slot);
-    r->actual = (void *)(p + actual);
-    r->kept = (void *)(p + kept);
-    r->l.slot = r->slot;
-    if (g->symbols && g->input.n)
-        memcpy(r->actual, r->s->actual, g->input.n * sizeof *r->actual);
-    memcpy(r->l.bound, r->s->bound, g->state.n * sizeof *r->l.bound);
-    memcpy(r->slot, r->s->slot, g->slot.n * sizeof *r->slot);
+    r->input = (void *)p;
+    r->kept = (void *)(r->input + g->input.n);
+    struct buffer **state = (void *)(r->kept + s->nkept), **out = state + g->state.n;
+    r->slot = (void *)(out + g->nout);
+    r->actual = (void *)(r->slot + numbers);
+    r->l = (struct launch){.g = g, .bound = s->bound, .nbound = g->state.n, .nkept = s->nkept, .frozen = true,
+                           .slot = r->slot, .state = state, .out = out, .exclusive = (void *)(r->actual + shapes)};
+    if (g->input.n)
+        memcpy(r->input, s->data, g->input.n * sizeof *r->input);
+    if (shapes)
+        memcpy(r->actual, s->actual, shapes * sizeof *r->actual);
+    if (g->slot.n)
+        memcpy(r->slot, s->slot, g->slot.n * sizeof *r->slot);
     return p;
 }
 
@@ -308,23 +306,31 @@ static bool input_fits(const struct graph *g, uint32_t i, const struct leaf *l, 
     return true;
 }
 
-/* Takes a reference to the value of each input; needs the lock and may release it temporarily. */
+/* Input i is no value that a step can take. */
+static bool input_refuse(uint32_t i, kl_tensor in, struct err *e)
+{
+    char what[32];
+    snprintf(what, sizeof what, "input %u", i + 1);
+    const struct entry *x = entry_find(in, what, e);
+    if (!x)
+        return false;
+    if (x->kind == KIND_POISON)
+        return *e = x->cause->err, false;
+    if (x->kind == KIND_WRAPPER)
+        return wrapper_refuse(x, what, e);
+    return err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+}
+
+/* Takes a reference to the value of each input that is passed, the step has those to the others.  Needs the lock and
+ * may release it temporarily. */
 static bool take_inputs(struct step_run *r, const kl_tensor *in, struct err *e)
 {
     const kl_step *s = r->s;
-    for (uint32_t i = 0; i < s->ngiven;) {
-        char what[32];
-        snprintf(what, sizeof what, "input %u", i + 1);
-        struct entry *x = entry_find(in[i], what, e);
+    for (uint32_t i = 0; i < s->ngiven; i = r->taken) {
+        const struct entry *x = entry_peek(in[i]);
         uint32_t at = s->given[i].ordinal;
-        if (!x)
-            return false;
-        if (x->kind == KIND_POISON)
-            return *e = x->cause->err, false;
-        if (x->kind == KIND_WRAPPER)
-            return wrapper_refuse(x, what, e);
-        if (x->kind != KIND_VALUE)
-            return err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+        if (!x || x->kind != KIND_VALUE)
+            return input_refuse(i, in[i], e);
         if (!input_fits(s->g, i, &s->g->input.v[at], s->given[i].device, x, e))
             return false;
         if (s->g->symbols)
@@ -336,63 +342,69 @@ static bool take_inputs(struct step_run *r, const kl_tensor *in, struct err *e)
             if (!deferred_compute(&in[i], 1, e))
                 return false;
         } else {
-            r->input[at] = buffer_ref(x->buffer), i++;
+            r->input[at] = buffer_ref(x->buffer), r->taken++;
         }
     }
-    for (uint32_t i = 0; i < s->g->input.n; i++)
-        if (s->data[i])
-            r->input[i] = buffer_ref(s->data[i]);
     return true;
 }
 
 /* Handles for the outputs; needs the lock. */
 static bool make_handles(struct step_run *r, struct err *e)
 {
-    for (uint32_t i = 0; i < r->s->nkept; i++) {
-        if (!(r->kept[i] = entry_new()))
+    for (; r->made < r->s->nkept; r->made++) {
+        struct entry *x = r->kept[r->made] = entry_new();
+        if (!x)
             return err_set(e, KL_ERR_MEMORY, "out of memory");
-        r->kept[i]->kind = KIND_VALUE;
-        r->kept[i]->ad = r->s->ad[i];
+        x->kind = KIND_VALUE;
+        x->ad = r->s->ad[r->made];
     }
     return true;
 }
 
+/* The lock is taken a second time only if the run assigns states or has failed: nobody else knows its new handles. */
 static bool step_execute(struct step_run *r, const kl_tensor *in, kl_tensor *out, struct err *e)
 {
     const kl_step *s = r->s;
     front_lock();
     bool taken = take_inputs(r, in, e) && make_handles(r, e) &&
                  (!s->g->symbols || symbolic_values(s->g, r->actual, s->length, r->slot, e)) && launch_take(&r->l, e);
+    front_unlock();
     bool ok = taken;
     if (ok) {
-        front_unlock();
         const struct exec *x = s->exec->variants ? exec_pick(s->exec, r->slot, e) : s->exec;
         ok = x && exec_run_checked(x, s->g, r->input, r->l.state, r->l.exclusive, r->slot, r->l.out, e);
         if (s->exec->variants)
             exec_unref(x);
         if (!ok)
             custom_locate(s->g, e);
-        front_lock();
     }
+    bool locked = !ok || r->l.assigns;
+    if (locked)
+        front_lock();
     if (ok)
         launch_commit(&r->l, r->kept);
     if (taken)
-        launch_release(&r->l);
-    for (uint32_t i = 0; i < r->s->nkept; i++) {
+        launch_unmark(&r->l);
+    for (uint32_t i = 0; i < r->made; i++) {
         if (ok)
             out[i] = entry_handle(r->kept[i]);
-        else if (r->kept[i])
+        else
             entry_free(r->kept[i], DEATH_RELEASED);
     }
-    for (uint32_t i = 0; i < r->s->g->input.n; i++)
-        front_drop(r->input[i]);
-    front_unlock();
+    if (locked)
+        front_unlock();
+    if (taken)
+        launch_drop(&r->l);
+    for (uint32_t i = 0; i < r->taken; i++)
+        buffer_unref(r->input[s->given[i].ordinal]);
     return ok;
 }
 
 static bool counts_fit(const kl_step *s, int64_t n, const kl_tensor *in, int64_t nslots, const kl_slot *slots,
                        int64_t nout, const kl_tensor *out, struct err *e)
 {
+    if (n == s->ngiven && nout == s->nkept && !nslots && (in || !n) && (out || !nout))
+        return true;
     char text[80];
     const struct named_count *bad = first_bad_count(COUNTS({"ninputs", n}, {"nslots", nslots}, {"noutputs", nout}));
     if (bad)
@@ -408,15 +420,10 @@ static bool counts_fit(const kl_step *s, int64_t n, const kl_tensor *in, int64_t
     return true;
 }
 
-kl_status kl_step_run(const kl_step *s, int64_t n, const kl_tensor *in, int64_t nslots,
-                      const kl_slot *slots, int64_t nout, kl_tensor *out)
+static kl_status step_run(struct thread *t, const kl_step *s, int64_t n, const kl_tensor *in, int64_t nslots,
+                          const kl_slot *slots, int64_t nout, kl_tensor *out)
 {
-    struct thread *t = thread_self();
-    if (!t)
-        return KL_ERR_MEMORY;
-    for (uint32_t i = 0; out && i < count_or_none(nout); i++)
-        out[i] = kl_none;
-    if (region_refuses(t, "step_run"))
+    if (t->tracing && region_refuses(t, "step_run"))
         return KL_ERR_TRACE;
     if (!s)
         return fail(t, KL_ERR_ARGUMENT, "step_run: no step");
@@ -424,7 +431,8 @@ kl_status kl_step_run(const kl_step *s, int64_t n, const kl_tensor *in, int64_t 
         return fail(t, KL_ERR_TRACE, "step_run: step \"%s\": trace \"%s\" is open", s->g->name, t->trace->r.g->name);
     struct err e;
     e.code = KL_OK;
-    struct step_run r = {.s = s};
+    struct step_run r;           /* step_make_room sets the rest */
+    r.s = s, r.taken = r.made = 0;
     _Alignas(16) char small[SMALL_ROOM];
     void *room = NULL;
     int64_t began = span_begin();
@@ -435,4 +443,14 @@ kl_status kl_step_run(const kl_step *s, int64_t n, const kl_tensor *in, int64_t 
         mem_free(atomic_exchange(&((kl_step *)s)->room, room));
     span_end(SPAN_STEP, s->g->name, began);
     return ok ? KL_OK : report(t, e.code, "step_run: step \"%s\": %s", s->g->name, e.msg);
+}
+
+kl_status kl_step_run(const kl_step *s, int64_t n, const kl_tensor *in, int64_t nslots,
+                      const kl_slot *slots, int64_t nout, kl_tensor *out)
+{
+    struct thread *t = thread_self();
+    kl_status status = t ? step_run(t, s, n, in, nslots, slots, nout, out) : KL_ERR_MEMORY;
+    for (uint32_t i = 0; status && out && i < count_or_none(nout); i++)
+        out[i] = kl_none;
+    return status;
 }

@@ -143,6 +143,10 @@ void front_lock(void)
 
 void front_unlock(void)
 {
+    if (!ndue) {
+        pthread_mutex_unlock(&lock);
+        return;
+    }
     struct buffer **drop = due;
     uint32_t n = ndue;
     due = NULL;

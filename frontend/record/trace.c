@@ -108,7 +108,7 @@ static ref trace_bind_input(struct trace *tr, struct entry *x, kl_tensor h, cons
         return NIL;
     if (!made)
         replay_add(tr, &key, &v.shape, NULL, r);
-    tr->bound[tr->nbound] = (struct binding){.h = h, .node = r};
+    tr->bound[tr->nbound] = (struct binding){.h = h, .entry = x, .node = r};
     trace_place(tr, tr->nbound++);
     return r;
 }
@@ -541,7 +541,7 @@ static uint32_t outputs_on(const struct trace *tr, bool meta)
     for (uint32_t i = 0; i < tr->nkeep; i++)
         n += (entry_peek(tr->keep[i]) ? entry_peek(tr->keep[i])->device == DEVICE_META : !meta) == meta;
     for (uint32_t i = 0; i < tr->nbound; i++)
-        n += tr->bound[i].assigned && (entry_at((uint32_t)tr->bound[i].h.id)->device == DEVICE_META) == meta;
+        n += tr->bound[i].assigned && (tr->bound[i].entry->device == DEVICE_META) == meta;
     return n;
 }
 
@@ -586,8 +586,9 @@ static bool dry_run(struct thread *t, struct err *e)
         launch_commit(l, tr->kept);
         unlink_values(tr);
     }
-    launch_release(l);
+    launch_unmark(l);
     front_unlock();
+    launch_drop(l);
     t->info = (kl_run_info){.nodes = g->nnode - 1};
     t->has_info = true;
     forget_miss(t);
@@ -611,8 +612,9 @@ static bool run_with(struct thread *t, const struct exec *x, struct err *e)
         launch_commit(l, tr->kept);
         unlink_values(tr);
     }
-    launch_release(l);
+    launch_unmark(l);
     front_unlock();
+    launch_drop(l);
     return ok;
 }
 

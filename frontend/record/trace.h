@@ -106,28 +106,33 @@ void replay_free_all(struct trace *tr);
 /* ---- trace.c ---- */
 struct binding {                 /* an outside handle used in a trace; its position is the state's ordinal */
     kl_tensor h;
+    struct entry *entry;         /* the handle's, which has it unless it was released */
     ref node;                    /* the node that it means now */
     bool assigned, released;
-    struct buffer *buffer;       /* while the program runs */
 };
 
-/* ---- launch.c: handles as the states of a program run; all functions need the lock ---- */
+/* ---- launch.c: handles as the states of a program run ---- */
 struct launch {
     const struct graph *g;       /* its outputs and names of states are used */
-    struct binding *bound;       /* per state: its handle, and whether it is assigned */
+    const struct binding *bound; /* per state: its handle, and whether it is assigned */
     uint32_t nbound;
     uint32_t nkept;              /* number of outputs that handles get, which come first; other values are dropped */
     bool frozen;                 /* not of an open trace; for messages */
     const uint64_t *slot;        /* the numbers of the run, with the symbols' values after those of slots */
     bool *exclusive;             /* for exec_run, one for each state */
     struct buffer **state, **out;
+    bool assigns;                /* some states are assigned */
 };
-/* Waits until every state has a value that is not being written, and marks those to be assigned as busy.  The lock is
- * released while it waits. false: *e, and no state is acquired. */
+/* Waits until every state has a value that is not being written, and marks those to be assigned as busy.  Needs the
+ * lock, which is released while it waits. false: *e, and no state is acquired. */
 bool launch_take(struct launch *l, struct err *e);
-/* Rebinds states, and the other handles in kept[], by output, to the outputs. */
+/* Rebinds states, and the other handles in kept[], by output, to the outputs.  Needs the lock, unless no state is
+ * assigned and nobody else knows the handles in kept[]. */
 void launch_commit(struct launch *l, struct entry *const *kept);
-void launch_release(struct launch *l);
+/* Ends the marks on assigned states; needs the lock if there are any. */
+void launch_unmark(struct launch *l);
+/* Drops the references to the other states' values; must be called without the lock. */
+void launch_drop(struct launch *l);
 
 /* Changes that the calls around a region's function made in the thread, and memory that they own, so that they can be
  * undone after a longjmp out of the function. */
