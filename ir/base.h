@@ -42,7 +42,11 @@ void *mem_grow(void *p, size_t old_bytes, size_t new_bytes); /* new bytes zeroed
 void mem_free(void *p);                           /* NULL is fine */
 char *mem_text(const char *s);                    /* a copy; NULL: s is NULL, or out of memory */
 /* Makes room for one more element of a growable array; false when out of memory. */
-bool mem_reserve(void *array_ptr, uint32_t *cap, uint32_t need, size_t elem);
+bool mem_enlarge(void *array_ptr, uint32_t *cap, uint32_t need, size_t elem); /* need is more than *cap */
+static inline bool mem_reserve(void *array_ptr, uint32_t *cap, uint32_t need, size_t elem)
+{
+    return need <= *cap || mem_enlarge(array_ptr, cap, need, elem);
+}
 
 /* Memory of several arrays that are freed together, such as those of a pass.  It begins as zeroes. */
 struct mem_arena {

@@ -24,10 +24,18 @@ static _Thread_local int fuse_here = -1;
 
 void option_fuse_here(int fuse) { fuse_here = fuse; }
 
+/* Sets an option that is not set to the environment's value, which is asked once: every run looks at some. */
+static bool option_first(enum option_number o, bool value)
+{
+    long long unset = OPTION_UNSET;
+    atomic_compare_exchange_strong(&values[o], &unset, value);
+    return value;
+}
+
 bool option_fuse(void)
 {
     int64_t v = fuse_here >= 0 ? fuse_here : option_value(OPT_fuse);
-    return v >= 0 ? v : environment_switch("KILN_FUSE", true);
+    return v >= 0 ? v : option_first(OPT_fuse, environment_switch("KILN_FUSE", true));
 }
 
 int option_order_of(const char *word)
@@ -47,12 +55,7 @@ bool option_graph_order(void)
 bool option_tune(void)
 {
     int64_t v = option_value(OPT_tune);
-    if (v < 0) { /* asked once: it is looked at in every run */
-        long long unset = OPTION_UNSET;
-        v = environment_switch("KILN_TUNE", false);
-        atomic_compare_exchange_strong(&values[OPT_tune], &unset, v);
-    }
-    return v;
+    return v >= 0 ? v : option_first(OPT_tune, environment_switch("KILN_TUNE", false));
 }
 
 double option_tune_seconds(void) { return (double)option_value(OPT_tune_seconds); }

@@ -49,14 +49,12 @@ static bool target_is(const struct replay_log *p, uint32_t id, const struct shap
     return same;
 }
 
-/* The same of a key and its attributes. */
-static bool key_is(const struct replay_log *p, const struct node *a, const struct node *b, const struct graph *of)
+/* The same of the attributes of a key. */
+static bool lengths_are(const struct replay_log *p, const struct node *a, const struct node *b, const struct graph *of)
 {
     int64_t *x[2], *y[2];
     struct node c = *a, d = *b;
-    unsigned n = p->g == of || !of->symbols || a->op != b->op ? 0 : node_dims(&c, x);
-    if (!n)
-        return !memcmp(a, b, sizeof *a);
+    unsigned n = node_dims(&c, x);
     node_dims(&d, y);
     for (unsigned i = 0; i < n; i++) {
         if (!dim_same(p->g, *x[i], of, *y[i]))
@@ -64,6 +62,11 @@ static bool key_is(const struct replay_log *p, const struct node *a, const struc
         *x[i] = *y[i] = 0;
     }
     return !memcmp(&c, &d, sizeof c);
+}
+
+static bool key_is(const struct replay_log *p, const struct node *a, const struct node *b, const struct graph *of)
+{
+    return p->g == of || !of->symbols || a->op != b->op ? !memcmp(a, b, sizeof *a) : lengths_are(p, a, b, of);
 }
 
 static bool same_body(const struct replay_log *a, const struct replay_log *b);
@@ -152,9 +155,10 @@ static void drop_calls(struct replay_log *p)
 
 /* ---- the list ---- */
 
+/* Graphs have the beginning of a trace's name. */
 static bool replay_log_usable(const struct replay_log *p, const char *name)
 {
-    return p->exec && !strcmp(p->g->name, name);
+    return p->exec && !strncmp(p->g->name, name, sizeof p->g->name - 1);
 }
 
 static void unlink_log(struct trace *tr, struct replay_log *p)
@@ -237,13 +241,11 @@ static void replay_log_take(struct trace *tr, struct replay_log *p, bool replayi
 
 bool replay_begin(struct trace *tr, const char *name)
 {
-    char cut[sizeof tr->r.g->name];
-    snprintf(cut, sizeof cut, "%s", name);
     struct replay_log *p = tr->logs;
-    while (p && !replay_log_usable(p, cut))
+    while (p && !replay_log_usable(p, name))
         p = p->next;
     bool known = p != NULL;
-    if (!p && !(p = new_log(tr, cut, NULL)))
+    if (!p && !(p = new_log(tr, name, NULL)))
         return false;
     tr->at = 0;
     replay_log_take(tr, p, known);

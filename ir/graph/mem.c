@@ -95,10 +95,8 @@ void mem_arena_free(struct mem_arena *a)
 
 /* Doubles, so that appending n elements costs O(n).  The array's address is read and written as bytes:
  * it may be a pointer of any type. */
-bool mem_reserve(void *array_ptr, uint32_t *cap, uint32_t need, size_t elem)
+bool mem_enlarge(void *array_ptr, uint32_t *cap, uint32_t need, size_t elem)
 {
-    if (need <= *cap)
-        return true;
     uint64_t grown = *cap < 16 ? 16 : (uint64_t)*cap * 2;
     if (grown < need)
         grown = need;

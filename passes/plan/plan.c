@@ -310,8 +310,8 @@ static int64_t caller_bytes(const struct program *p)
 int64_t program_arenas(const struct program *p)
 {
     int64_t n = 0;
-    for (unsigned d = 0; d < MAX_DEVICES; d++)
-        n += p->arena_bytes[d];
+    for (uint64_t left = p->devices; left; left &= left - 1)
+        n += p->arena_bytes[__builtin_ctzll(left)];
     return n;
 }
 
