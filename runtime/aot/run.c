@@ -1,6 +1,7 @@
 /* Runs programs that were compiled ahead of time: the executor for image.h, which uses neither graphs nor a
  * compiler. */
 #include "image.h"
+#include "runtime/float_env.h"
 #include "runtime/runtime.h"
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +13,16 @@ static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 
 static const void *image_at(const struct image *m, uint32_t offset) { return (const char *)m + offset; }
 
+/* The workspace: parts of the run, then parts of each worker. */
+struct aot_workspace { size_t later, table, pointers, slots, fixed, scratch, worker; };
+
 struct aot_run {
     const struct image *m;
     kernel_fn *const *kernel;
     const uint64_t *slot;
-    /* of worker 0; those of the others follow at intervals of worker_bytes: scratch, then a kernel's arguments */
+    struct aot_workspace parts;
+    /* of worker 0; those of the others follow at intervals of parts.worker: scratch, then a kernel's arguments */
     char *scratch;
-    size_t scratch_bytes, worker_bytes;
     unsigned workers;
 };
 
@@ -46,7 +50,7 @@ static void *aot_run_resolve(const struct aot_frame *f, const struct image_loc *
     case IMAGE_INPUT:   base = f->input[l->index]; break;
     case IMAGE_STATE:   base = f->state[l->index]; break;
     case IMAGE_OUT:     base = f->out[l->index]; break;
-    case IMAGE_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
+    case IMAGE_SCRATCH: base = f->r->scratch + worker * f->r->parts.worker; break;
     }
     return (char *)(uintptr_t)base + l->offset;
 }
@@ -58,7 +62,7 @@ static void aot_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end,
     const struct aot_run *r = f->r;
     const struct image_command *c = f->cmd + part;
     const struct image_loc *l = image_at(r->m, c->arg);
-    void **arg = (void **)(r->scratch + worker * r->worker_bytes + r->scratch_bytes);
+    void **arg = (void **)(r->scratch + worker * r->parts.worker + r->parts.scratch);
     for (uint32_t i = 0; i < c->narg; i++) arg[i] = aot_run_resolve(f, &l[i], worker);
     r->kernel[c->kernel](arg, r->slot, begin, end);
 }
@@ -69,11 +73,17 @@ static uint32_t run_kernels(struct aot_frame *f, const struct image_command *end
     const struct image_kernel *k = image_at(f->r->m, f->r->m->kernel);
     struct pool_part part[MAX_KERNEL_RUN];
     uint32_t n = 0;
-    for (const struct image_command *c = f->cmd; c < end && n < MAX_KERNEL_RUN && (!n || c->no_barrier); c++)
-        part[n++] = (struct pool_part){image_extent_at(&k[c->kernel], image_at(f->r->m, k[c->kernel].active),
-                                                       f->r->slot),
-                                       k[c->kernel].grain, true};
-    pool_run_parts(aot_run_kernel, f, part, n, f->r->workers);
+    bool alone = true;
+    for (const struct image_command *c = f->cmd; c < end && n < MAX_KERNEL_RUN && (!n || c->no_barrier); c++) {
+        part[n] = (struct pool_part){image_extent_at(&k[c->kernel], image_at(f->r->m, k[c->kernel].active),
+                                                     f->r->slot),
+                                     k[c->kernel].grain, true};
+        alone = pool_shares(&part[n++], f->r->workers) <= 1 && alone;
+    }
+    if (alone)
+        pool_run_alone(aot_run_kernel, f, part, n);
+    else
+        pool_run_parts(aot_run_kernel, f, part, n, f->r->workers);
     return n;
 }
 
@@ -144,9 +154,6 @@ static void run_commands(struct aot_frame *f)
 
 /* ---- one run ---- */
 
-/* The workspace: parts of the run, then parts of each worker. */
-struct aot_workspace { size_t later, table, pointers, slots, fixed, scratch, worker; };
-
 static struct aot_workspace workspace_parts(const struct image *m)
 {
     struct aot_workspace p;
@@ -183,18 +190,16 @@ const char *kiln_aot_error(int status)
     return "no status";
 }
 
-static bool processor_fits(uint64_t features)
+static uint64_t processor_features(void)
 {
-#if defined(__x86_64__)
     uint64_t have = 0;
+#if defined(__x86_64__)
     unsigned i = 0;
     __builtin_cpu_init();
 #define X(name) have |= (uint64_t)(__builtin_cpu_supports(#name) != 0) << i++;
     IMAGE_FEATURES(X)
 #undef X
-    return !(features & ~have);
 #elif defined(__aarch64__) && defined(__linux__)
-    uint64_t have = 0;
     unsigned i = 0;
 #define X(name) i++; /* of x86-64 */
     IMAGE_FEATURES(X)
@@ -202,15 +207,24 @@ static bool processor_fits(uint64_t features)
 #define X(name, type, bit) have |= (uint64_t)(getauxval(type) >> (bit) & 1) << i++;
     IMAGE_FEATURES_AARCH64(X)
 #undef X
-    return !(features & ~have);
-#else
-    return !features;
 #endif
+    return have;
 }
 
-static void run_with(const struct aot_run *r, const struct aot_workspace *p, char *work, const void *const *pointer)
+/* The processor is asked once: it takes longer than a small kernel. */
+static bool processor_fits(uint64_t features)
+{
+    static _Atomic(uint64_t) known; /* features that it was found to have */
+    if (!(features & ~atomic_load_explicit(&known, memory_order_relaxed))) return true;
+    uint64_t have = processor_features();
+    atomic_store_explicit(&known, have, memory_order_relaxed);
+    return !(features & ~have);
+}
+
+static void run_with(const struct aot_run *r, char *work, const void *const *pointer)
 {
     const struct image *m = r->m;
+    const struct aot_workspace *p = &r->parts;
     const struct image_out *o = image_at(m, m->out);
     void **out = (void **)(work + p->table);
     for (uint32_t i = 0; i < m->nout; i++)
@@ -238,8 +252,7 @@ static char *find_workspace(const void *const *given, const struct aot_workspace
     size_t need = (ALIGN - (uintptr_t)work % ALIGN) % ALIGN + p->fixed;
     *status = !work ? KL_ERR_MEMORY : size < need + p->worker ? KL_ERR_ARGUMENT : KL_OK;
     if (*status) return NULL;
-    size_t room = p->worker ? (size - need) / p->worker : *workers;
-    if (room < *workers) *workers = (unsigned)room;
+    if (size - need < *workers * p->worker) *workers = (unsigned)((size - need) / p->worker);
     return work + need - p->fixed;
 }
 
@@ -310,17 +323,17 @@ int kiln_aot_run(const struct image *m, kernel_fn *const *kernel, const void *ar
     int status = aot_run_check(m, args, value);
     if (status) return status;
     const void *const *pointer = args;
-    struct aot_workspace p = workspace_parts(m);
-    struct aot_run r = {
-        .m = m, .kernel = kernel, .scratch_bytes = p.scratch, .worker_bytes = p.worker, .workers = pool_threads()};
+    struct aot_run r = {.m = m, .kernel = kernel, .parts = workspace_parts(m), .workers = pool_threads()};
     void *own;
-    char *work = find_workspace(pointer + m->ninput + m->nstate + m->nreturn, &p, &r.workers, &own, &status);
+    char *work = find_workspace(pointer + m->ninput + m->nstate + m->nreturn, &r.parts, &r.workers, &own, &status);
     if (!work) return status;
-    uint64_t *slot = (uint64_t *)(work + p.slots);
+    uint64_t *slot = (uint64_t *)(work + r.parts.slots);
     read_slots(m, args, value, slot);
     r.slot = slot;
-    r.scratch = work + p.fixed;
-    run_with(&r, &p, work, with_weights(m, pointer, (const void **)(work + p.pointers)));
+    r.scratch = work + r.parts.fixed;
+    fp_env env = fp_enter();
+    run_with(&r, work, with_weights(m, pointer, (const void **)(work + r.parts.pointers)));
+    fp_leave(env);
     free(own);
     return KL_OK;
 }

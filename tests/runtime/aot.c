@@ -265,9 +265,15 @@ static const char runtime_of_objects[] =
     "static _Thread_local uint64_t barriers;\ntypedef void task(void);\n"
     "void __real_kiln_aot_pool_run_parts(task *, void *, const void *, uint32_t, unsigned);\n"
     "void __wrap_kiln_aot_pool_run_parts(task *, void *, const void *, uint32_t, unsigned);\n"
+    "void __real_kiln_aot_pool_run_alone(task *, void *, const void *, uint32_t);\n"
+    "void __wrap_kiln_aot_pool_run_alone(task *, void *, const void *, uint32_t);\n"
     "/* What the runtime calls instead: the linker's option --wrap. */\n"
     "void __wrap_kiln_aot_pool_run_parts(task *t, void *ctx, const void *part, uint32_t n, unsigned most)\n{\n"
-    "    barriers++;\n    __real_kiln_aot_pool_run_parts(t, ctx, part, n, most);\n}\n\n";
+    "    barriers++;\n    __real_kiln_aot_pool_run_parts(t, ctx, part, n, most);\n}\n\n"
+    "void __wrap_kiln_aot_pool_run_alone(task *t, void *ctx, const void *part, uint32_t n)\n{\n"
+    "    barriers++;\n    __real_kiln_aot_pool_run_alone(t, ctx, part, n);\n}\n\n";
+
+#define WRAPPED "-Wl,--wrap=kiln_aot_pool_run_parts -Wl,--wrap=kiln_aot_pool_run_alone"
 
 static const char head[] =
     "static _Thread_local struct { void *p; } made[4096];\nstatic _Thread_local int nmade;\n"
@@ -446,7 +452,7 @@ static void test_programs(void)
         if (!test[i].which)
             snprintf(objects + strlen(objects), sizeof objects - strlen(objects), " %s.o", test[i].name);
     if (!sh("cd %s && cc -std=c17 -Wall -Wextra -Wpedantic -Werror -O1 %s -c program.c", folder, SANITIZE) ||
-        !sh("cd %s && cc %s -Wl,--wrap=kiln_aot_pool_run_parts program.o %s %s/libkiln-aot.a -pthread -o program",
+        !sh("cd %s && cc %s " WRAPPED " program.o %s %s/libkiln-aot.a -pthread -o program",
             folder, SANITIZE, objects, build) ||
         !sh("cd %s && for h in *.h; do echo \"#include \\\"$h\\\"\"; done | c++ -std=c++17 -Wall -Wextra -Wpedantic "
             "-Werror "
@@ -523,8 +529,8 @@ static void test_cross(void)
            "cmake --build %s/runtime >/dev/null", folder, cc, folder) &&
         sh("cd %s && ! aarch64-linux-gnu-nm [a-z]*.o | grep ' U ' | "
            "grep -vE ' (kiln_aot_run|kiln_aot_workspace_bytes|mem[a-z]*)$'", folder) &&
-        sh("cd %s && %s -std=c17 -Wall -Werror -O1 program.c *.o -Wl,--wrap=kiln_aot_pool_run_parts "
-           "runtime/libkiln-aot.a -pthread -static -o program", folder, cc) &&
+        sh("cd %s && %s -std=c17 -Wall -Werror -O1 program.c *.o " WRAPPED
+           " runtime/libkiln-aot.a -pthread -static -o program", folder, cc) &&
         sh("cd %s && qemu-aarch64 ./program data result %zu", folder, size))
         compare();
 }
