@@ -1,6 +1,8 @@
-/* Host time of a step of 1000 nodes: its time less that of its kernels, which are run by themselves with the arguments
- * they have in it.  All of it on one thread and on tensors so small that the kernels take little.
+/* Host time of a step: its time less that of its kernels, which are run by themselves with the arguments they have in
+ * it.  All of it on one thread and on tensors so small that the kernels take little.
  *
+ *   call-1, -10, -100   kl_step_run of so many products of 16x16x16, each of the last one's result, and kl_release
+ *   traced-1 ..         the same recorded again: kl_trace_begin, the products, kl_trace_end, kl_release
  *   record-replay-1000  kl_trace_begin, 1000 nodes recorded again, kl_trace_end
  *   frozen-1000         kl_step_run of the same step with a new batch and a new number
  *   record-replay-regions-1000, frozen-regions-1000
@@ -114,6 +116,53 @@ static bool freeze_step(struct model *m)
 static bool frozen_step(struct model *m)
 {
     return kl_step_run(m->frozen, 1, &m->images, 1, &(kl_slot){"scale", 0.5}, 0, NULL) == KL_OK;
+}
+
+/* ---- products, each of the last one's result ---- */
+
+/* m.blocks: their number. */
+static bool chain_open(struct model *m, kl_device device, int products)
+{
+    static const int64_t square[] = {WIDTH, WIDTH};
+    *m = (struct model){.device = device, .blocks = products};
+    kl_trace_begin("init");
+    m->images = kl_keep(kl_rand(device, KL_F32, 2, square, 1));
+    m->labels = kl_keep(kl_mul_scalar(kl_rand(device, KL_F32, 2, square, 2), 1.0 / WIDTH));
+    return kl_trace_end() == KL_OK;
+}
+
+static kl_tensor chain_record(const struct model *m)
+{
+    kl_trace_begin("chain");
+    kl_tensor x = m->images;
+    for (int i = 0; i < m->blocks; i++)
+        x = kl_matmul(x, m->labels);
+    return kl_keep(x);
+}
+
+static bool chain_traced(struct model *m)
+{
+    kl_tensor x = chain_record(m);
+    return kl_trace_end() == KL_OK && kl_release(x) == KL_OK;
+}
+
+static bool chain_freeze(struct model *m)
+{
+    chain_record(m);
+    return (m->frozen = kl_trace_end_step(0, NULL)) != NULL;
+}
+
+static bool chain_frozen(struct model *m)
+{
+    kl_tensor x;
+    return kl_step_run(m->frozen, 0, NULL, 0, NULL, 1, &x) == KL_OK && kl_release(x) == KL_OK;
+}
+
+static void chain_close(struct model *m)
+{
+    kl_step_free(m->frozen);
+    kl_release(m->images);
+    kl_release(m->labels);
 }
 
 /* ---- the kernels by themselves ---- */
@@ -264,7 +313,8 @@ static bool model_fit(struct model *m, kl_device device, bool regions)
     return nodes == NODES;
 }
 
-static bool run_case(struct bench *b, const char *name, bool (*step)(struct model *m), struct model *m)
+/* steps: of a round. */
+static bool run_case(struct bench *b, const char *name, bool (*step)(struct model *m), struct model *m, int steps)
 {
     static struct samples whole, kernels, host;
     struct bare bare;
@@ -276,15 +326,15 @@ static bool run_case(struct bench *b, const char *name, bool (*step)(struct mode
     whole.n = kernels.n = host.n = 0;
     for (int round = 0; ok && round < rounds; round++) {
         double at[3] = {measure_cpu_now()};
-        for (int i = 0; ok && i < STEPS; i++)
+        for (int i = 0; ok && i < steps; i++)
             ok = step(m);
         at[1] = measure_cpu_now();
-        for (int i = 0; i < STEPS; i++)
+        for (int i = 0; i < steps; i++)
             bare_run(&bare);
         at[2] = measure_cpu_now();
-        samples_add(&whole, (at[1] - at[0]) / STEPS);
-        samples_add(&kernels, (at[2] - at[1]) / STEPS);
-        samples_add(&host, (at[1] - at[0] - (at[2] - at[1])) / STEPS);
+        samples_add(&whole, (at[1] - at[0]) / steps);
+        samples_add(&kernels, (at[2] - at[1]) / steps);
+        samples_add(&host, (at[1] - at[0] - (at[2] - at[1])) / steps);
         measure_progress(name, round + 1, rounds);
     }
     if (x)
@@ -297,6 +347,19 @@ static bool run_case(struct bench *b, const char *name, bool (*step)(struct mode
     return true;
 }
 
+static bool run_chain(struct bench *b, kl_device device, int products)
+{
+    struct model m;
+    char traced[32], call[32];
+    snprintf(traced, sizeof traced, "traced-%d", products);
+    snprintf(call, sizeof call, "call-%d", products);
+    bool ok = chain_open(&m, device, products) && chain_freeze(&m) &&
+              run_case(b, call, chain_frozen, &m, NODES / products) &&
+              run_case(b, traced, chain_traced, &m, NODES / products);
+    chain_close(&m);
+    return ok;
+}
+
 int main(int argc, char **argv)
 {
     static struct bench b;
@@ -305,12 +368,12 @@ int main(int argc, char **argv)
         return b.status;
     kl_device device = bench_device(&b);
     kl_set_option("threads", 1);
-    bool ok = true;
+    bool ok = run_chain(&b, device, 1) && run_chain(&b, device, 10) && run_chain(&b, device, 100);
     for (int regions = 0; ok && regions < 2; regions++) {
         ok = model_fit(&m, device, regions) &&
-             run_case(&b, regions ? "record-replay-regions-1000" : "record-replay-1000", record_step, &m) &&
-                 freeze_step(&m) &&
-             run_case(&b, regions ? "frozen-regions-1000" : "frozen-1000", frozen_step, &m);
+             run_case(&b, regions ? "record-replay-regions-1000" : "record-replay-1000", record_step, &m, STEPS) &&
+             freeze_step(&m) &&
+             run_case(&b, regions ? "frozen-regions-1000" : "frozen-1000", frozen_step, &m, STEPS);
         model_close(&m);
     }
     return ok ? bench_close(&b) : bench_fail(&b, "step");
