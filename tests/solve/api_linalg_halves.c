@@ -88,6 +88,32 @@ static void qr(int n, int m, bool dependent)
     OK(kl_scope_end());
 }
 
+/* zero: a column is 0, so that the matrix is singular */
+static void equations(int n, int m, bool zero)
+{
+    kl_scope_begin();
+    kl_tensor a = numbers(7 * n, 2, n, n), b = numbers(m, 2, n, m), column = kl_arange(dev, KL_I32, n);
+    if (zero)
+        a = kl_where(kl_eq(column, kl_const(dev, KL_I32, n - 3)), kl_mul_scalar(a, 0), a);
+    kl_tensor x = kl_solve(a, b), y = kl_inverse(a), d = kl_det(a);
+    CHECK(zero || below(kl_sub(kl_matmul(a, x), b), 1e-9));
+    CHECK(zero || below(kl_sub(kl_matmul(y, a), identity(n)), 1e-9));
+    for (int i = 0; i < 2; i++) {
+        kl_tensor one = kl_narrow(a, 0, i, 1), r, q = kl_qr(one, &r), ratio;
+        ratio = kl_div(kl_narrow(d, 0, i, 1), kl_prod(kl_diagonal(r, 0, 1, 2), 1, (int[]){1}, false));
+        double *v = values_of(ratio), *own = values_of(kl_narrow(d, 0, i, 1)); /* |det q| = 1 */
+        CHECK(v && own && (zero ? own[0] == 0 : fabs(fabs(v[0]) - 1) < 1e-9));
+        free(v), free(own);
+        kl_release(q);
+        same_alone(x, kl_solve(one, kl_narrow(b, 0, i, 1)), i, __LINE__);
+    }
+    kl_tensor rows = kl_arange(dev, KL_I32, n); /* a permutation with a known sign: a rotation by one row */
+    kl_tensor next = kl_mod(kl_add(rows, kl_const(dev, KL_I32, 1)), kl_const(dev, KL_I32, n));
+    kl_tensor p = kl_cast(kl_eq(kl_unsqueeze(rows, 1), next), KL_F64);
+    CHECK(kl_item_f64(kl_det(p)) == (n % 2 ? 1 : -1));
+    OK(kl_scope_end());
+}
+
 /* ---- gradients along a direction, against central differences ---- */
 
 enum { ROWS = 70, COLUMNS = 130 };
@@ -100,6 +126,13 @@ static kl_tensor d_qr(kl_tensor x)
 {
     kl_tensor r, q = kl_qr(dominant(kl_matmul(transposed(x), x), COLUMNS), &r);
     return kl_add(q, r);
+}
+
+static kl_tensor d_solve(kl_tensor x)
+{
+    kl_tensor a = dominant(kl_matmul(transposed(x), x), COLUMNS); /* COLUMNS is more than LU_BLOCK */
+    kl_tensor logarithm = kl_log(kl_det(kl_mul_scalar(a, 1.0 / COLUMNS)));
+    return kl_add(kl_solve(a, transposed(x)), logarithm);
 }
 
 static void gradient_along(kl_tensor (*f)(kl_tensor), int line)
@@ -134,6 +167,8 @@ static void test(kl_device device)
     gradient_along(d_cholesky, __LINE__);
     gradient_along(d_triangle, __LINE__);
     gradient_along(d_qr, __LINE__);
+    equations(129, 3, false), equations(161, 130, true);
+    gradient_along(d_solve, __LINE__);
 }
 
 int main(void) { return on_devices(test); }

@@ -12,9 +12,9 @@ struct matrices {
 };
 
 /* Rows of matrices of straight code, rows of those without a batch of at least MIN_BATCH; rows up to which a scan
- * computes triangular equations and Cholesky factorizations, columns up to which it computes QR: of larger matrices the
- * halves are computed, and what is between them is a product. */
-enum { MAX_SMALL = 8, MAX_SMALL_ALONE = 3, MIN_BATCH = 8, BLOCK_ROWS = 64, QR_BLOCK = 128 };
+ * computes triangular equations and Cholesky factorizations, columns up to which it computes QR, rows up to which
+ * general equations: of larger matrices the halves are computed, and what is between them is a product. */
+enum { MAX_SMALL = 8, MAX_SMALL_ALONE = 3, MIN_BATCH = 8, BLOCK_ROWS = 64, QR_BLOCK = 128, LU_BLOCK = 128 };
 
 /* ---- matrices.c ---- */
 
