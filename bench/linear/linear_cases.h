@@ -262,19 +262,19 @@ static kl_tensor residual_expm(const kl_tensor *in, const kl_tensor *out)
 
 static const struct linear_case linear_cases[] = {
     {"product", open_two, own_product, NULL, 1024, direct_product, NULL, 1, {{2, 'm'}}, residual_product},
-    {"solve", open_equation, own_solve, by_lapack_solve, 256, direct_solve, NULL, 1, {{1, 'c'}}, residual_solve},
-    {"inverse", open_one, own_inverse, by_lapack_inverse, 256, direct_inverse, NULL, 1, {{0, 'm'}}, residual_inverse},
-    {"det", open_scaled, own_det, by_lapack_det, 256, direct_det, NULL, 1, {{1, 's'}}, residual_det},
-    {"cholesky", open_definite, own_cholesky, by_lapack_cholesky, 256, direct_cholesky, direct_cholesky_upper, 1,
+    {"solve", open_equation, own_solve, by_lapack_solve, 1024, direct_solve, NULL, 1, {{1, 'c'}}, residual_solve},
+    {"inverse", open_one, own_inverse, by_lapack_inverse, 1024, direct_inverse, NULL, 1, {{0, 'm'}}, residual_inverse},
+    {"det", open_scaled, own_det, by_lapack_det, 1024, direct_det, NULL, 1, {{1, 's'}}, residual_det},
+    {"cholesky", open_definite, own_cholesky, by_lapack_cholesky, 1024, direct_cholesky, direct_cholesky_upper, 1,
      {{0, 'l'}}, residual_cholesky},
-    {"qr", open_one, own_qr, by_lapack_qr, 256, direct_qr, NULL, 2, {{0, 'm'}, {1, 'u'}}, residual_qr},
+    {"qr", open_one, own_qr, by_lapack_qr, 1024, direct_qr, NULL, 2, {{0, 'm'}, {1, 'u'}}, residual_qr},
     {"eigh", open_symmetric, own_eigh, by_lapack_eigh, 256, direct_eigh, NULL, 2, {{1, 'v'}, {0, 'm'}}, residual_eigh},
     {"svd", open_one, own_svd, by_lapack_svd, 256, direct_svd, NULL, 3, {{1, 'm'}, {2, 'v'}, {3, 'm'}}, residual_svd},
     {"lstsq", open_tall, own_lstsq, by_lapack_lstsq, 256, direct_lstsq, NULL, 1, {{1, 'c'}}, residual_lstsq},
     {"banded", open_banded, own_banded, NULL, 1024, direct_banded, NULL, 1, {{1, 'c'}}, residual_banded},
     {"tridiagonal", open_tridiagonal, own_tridiagonal, NULL, 1024, direct_tridiagonal, NULL, 1, {{3, 'c'}},
      residual_tridiagonal},
-    {"expm", open_small_norm, own_expm, by_lapack_expm, 256, direct_expm, NULL, 1, {{0, 'm'}}, residual_expm},
+    {"expm", open_small_norm, own_expm, by_lapack_expm, 1024, direct_expm, NULL, 1, {{0, 'm'}}, residual_expm},
 };
 
 #endif
