@@ -6,6 +6,7 @@
 /* MAX_ROWS: the largest number of rows of a register tile.  UNROLL_K: steps of k in one iteration of the loop over
  * k. */
 enum { MAX_ROWS = 32, UNROLL_K = 4 };
+enum { MANY_REGISTERS = 32 }; /* of vectors, as AVX-512 has */
 enum { FEW_ROWS = 6 }; /* tiles of fewer rows reuse each vector of B too little */
 /* Products of few rows: the largest number of rows of the first operand, and of it where the matrix's columns are
  * adjacent in memory; of streams of the matrix then. */
@@ -61,7 +62,8 @@ struct dot {
     /* how the operands lie in memory: see dot_find_steps */
     bool has_steps;                              /* they have been found */
     struct skinny_order order;                   /* of the second operand; set by dot_skinny_fits */
-    struct image_windows windows;                /* set by dot_windows_fits */
+    struct image_windows windows;                /* set by windows_facts, which found them if has_windows */
+    bool sought_windows, has_windows;
     struct dot_direct direct;                    /* set by dot_direct_fits */
     int64_t b_step_n, b_step_k, a_step_m, a_step_k;
     int64_t run_m, whole_run, columns_run, steps_run, panels;

@@ -31,7 +31,7 @@ static int64_t side_of(const struct product_blocks *s, bool second) { return sec
 static void find_loads(struct product_blocks *s, bool second)
 {
     enum { ACCESS = 16, RUN = 4 };
-    bool along = dot_along_k(s->d, second) || dot_along_k_in_runs(s->d, second, RUN);
+    bool along = dot_along_k(s->d, second) || (!s->d->symbolic && dot_along_k_in_runs(s->d, second, RUN));
     int64_t side = side_of(s, second), length = along ? s->step : side;
     int64_t size = along ? s->d->size.k : second ? s->d->size.n : s->d->size.m;
     int64_t each = ACCESS / (int64_t)dtype_size(s->d->dtype);

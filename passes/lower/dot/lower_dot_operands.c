@@ -194,7 +194,7 @@ bool dot_along_k_in_runs(const struct dot *d, bool second, int64_t run)
 {
     struct trial t;
     int64_t size = second ? d->size.n : d->size.m, step_side = 0, step_k = 0;
-    if (d->symbolic || d->size.k % run)
+    if (d->symbolic_m || d->symbolic_n || d->size.k % run)
         return false;
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;

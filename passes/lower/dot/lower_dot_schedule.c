@@ -303,7 +303,7 @@ static bool outgrows_cache(const struct tiling *t, int64_t elements)
  * images of 104x104 takes 0.52 of the time, of 12 of 208x208 0.74. */
 static bool packing_runs_pays(const struct tiling *t)
 {
-    enum { LOAD_COST = 3, ROW_COST = 5, /* in multiplications of a vector */ MANY_ROWS = 12, MANY_REGISTERS = 32 };
+    enum { LOAD_COST = 3, ROW_COST = 5, /* in multiplications of a vector */ MANY_ROWS = 12 };
     const struct dot *d = t->d;
     int64_t steps = d->size.k < d->kblock ? d->size.k : d->kblock;
     int64_t lanes = tile_lanes(d, t->caps), loads = 2 + lanes / d->columns_run, cost = LOAD_COST * loads + ROW_COST;
@@ -344,7 +344,7 @@ static int64_t last_visits(const struct dot *d) { return (d->size.k - (d->blocks
  * all columns it takes 1.15 times as long. */
 static void choose_epilogue(struct tiling *t, bool computed, struct schedule *s)
 {
-    enum { MANY_REGISTERS = 32, MIN_ROWS = 12 };
+    enum { MIN_ROWS = 12 };
     const struct dot *d = t->d;
     t->when = d->w->nmember <= MAX_INLINE || (computed && !t->packs) ? EPILOGUE_IN_TILE
               : may_sweep(d, s) && has_row_tasks(t) ? EPILOGUE_DURING_NEXT : EPILOGUE_AFTER_TILE;

@@ -23,14 +23,27 @@
 
 /* ---- facts ---- */
 
-bool windows_facts(struct dot *d)
+/* Is the number of images all that symbols say? */
+static bool symbols_count_images(const struct dot *d)
+{
+    const struct image_windows *win = &d->windows;
+    const struct kernel *k = d->w->k;
+    bool known = !d->symbolic_m && size_is_constant(d->len.batch) && !(win->contracted ? d->symbolic_n : d->symbolic_k);
+    for (unsigned i = 0; i < 3; i++)
+        known &= size_is_constant(kernel_length(k, win->axis[i].out)) &&
+                 size_is_constant(kernel_length(k, win->axis[i].length));
+    return known;
+}
+
+/* windows_facts without its memory. */
+static bool find_facts(struct dot *d)
 {
     const struct graph *g = d->w->g;
     struct image_windows *win = &d->windows;
     struct zero_border border;
-    if (d->symbolic || d->unit != 1 || d->dtype != KL_F32 || g->node[d->n->in[0]].dtype != KL_F32 || d->size.n < 1 ||
-        !windows_find(g, d->w->anchor, win) || !lower_in_memory(d->w, win->array) ||
-        g->node[win->array].dtype != KL_F32 || d->w->pitch[win->array])
+    if (d->unit != 1 || d->dtype != KL_F32 || g->node[d->n->in[0]].dtype != KL_F32 || d->size.n < 1 ||
+        !windows_find(g, d->w->anchor, win) || (d->symbolic && !symbols_count_images(d)) ||
+        !lower_in_memory(d->w, win->array) || g->node[win->array].dtype != KL_F32 || d->w->pitch[win->array])
         return false;
     lower_zero_border(g, win->array, &border);
     for (uint32_t rank = node_shape(g, win->array)->rank, i = 0; i < rank - 2; i++) { /* from the last axis on */
@@ -40,14 +53,24 @@ bool windows_facts(struct dot *d)
             a->end -= a->length - border.end[rank - 1 - i];
         }
     }
-    dot_find_steps(d);
     return win->x.kernel > 1 && win->y.kernel * win->z.kernel > 1;
+}
+
+bool windows_facts(struct dot *d)
+{
+    if (!d->sought_windows)
+        d->has_windows = find_facts(d);
+    d->sought_windows = true;
+    return d->has_windows;
 }
 
 bool dot_windows_fits(struct dot *d)
 {
-    return windows_facts(d) && !d->windows.contracted && d->windows.x.kernel <= MAX_WINDOW &&
-           d->kblock >= d->windows.x.kernel;
+    if (!windows_facts(d) || d->windows.contracted || d->windows.x.kernel > MAX_WINDOW ||
+        d->kblock < d->windows.x.kernel)
+        return false;
+    dot_find_steps(d);
+    return true;
 }
 
 /* ---- the kernel ---- */
@@ -239,10 +262,23 @@ void windows_begin_block(struct windows_product *c)
 {
     const struct dot *d = c->d;
     struct kernel *k = d->w->k;
-    c->kb = d->blocks > 1 ? k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks), 1) : k_int(k, 0);
-    c->k0 = ix_scale(k, c->kb, d->kblock);
-    c->end = d->blocks > 1 && d->size.k % d->kblock == 0 ? ix_add(k, c->k0, k_int(k, d->kblock))
-             : d->blocks > 1 ? ix_min(k, ix_add(k, c->k0, k_int(k, d->kblock)), d->size.k) : k_int(k, d->size.k);
+    c->kb = c->k0 = k_int(k, 0);
+    c->end = ix_size(k, d->len.k);
+    if (d->symbolic_k && d->blocks > 1) {
+        val blocks, length;
+        dot_symbolic_blocks(d, &blocks, &length);
+        c->kb = k_loop(k, LOOP_SERIAL, c->k0, blocks, 1);
+        c->k0 = ix_mul(k, c->kb, length);
+        c->end = k_min(k, ix_add(k, c->k0, length), c->end);
+        ix_assume_range(k, c->k0, 0, d->size.k);
+        ix_assume_range(k, c->end, 0, d->size.k);
+    } else if (d->blocks > 1) {
+        c->kb = k_loop(k, LOOP_SERIAL, c->k0, k_int(k, d->blocks), 1);
+        c->k0 = ix_scale(k, c->kb, d->kblock);
+        c->end = ix_add(k, c->k0, k_int(k, d->kblock));
+        if (d->size.k % d->kblock)
+            c->end = ix_min(k, c->end, d->size.k);
+    }
     if (d->a_step_k == 1)
         pack_squares(c);
     else if (c->win->contracted && dot_along_k_in_runs(d, false, windows_positions(c->win)))
@@ -256,23 +292,30 @@ void windows_begin_block(struct windows_product *c)
 void windows_end_block(struct windows_product *c)
 {
     struct kernel *k = c->d->w->k;
-    const int64_t squares = c->results / c->lanes;
+    const int64_t squares = c->each / c->lanes;
+    val image = 0, first = k_int(k, 0);
     if (c->d->blocks > 1)
         k_end(k, c->kb);
+    if (c->here) {
+        image = k_loop(k, LOOP_SERIAL, first, c->here, 1);
+        first = ix_scale(k, image, c->each);
+    }
     if (squares) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, squares), 1);
-        transpose_results(c, ix_scale(k, i, c->lanes), c->lanes);
+        transpose_results(c, ix_add(k, first, ix_scale(k, i, c->lanes)), c->lanes);
         k_end(k, i);
     }
-    if (c->results % c->lanes)
-        transpose_results(c, k_int(k, squares * c->lanes), c->results % c->lanes);
+    if (c->each % c->lanes)
+        transpose_results(c, ix_add(k, first, k_int(k, squares * c->lanes)), c->each % c->lanes);
+    if (image)
+        k_end(k, image);
 }
 
 void windows_scratch(struct windows_product *c, uint32_t square)
 {
     const struct dot *d = c->d;
     struct kernel *k = d->w->k;
-    const int64_t block = d->blocks > 1 ? d->kblock : d->size.k;
+    const int64_t block = d->blocks == 1 ? d->size.k : d->symbolic_k ? DOT_BLOCK : d->kblock;
     c->lanes = square;
     c->images = lower_buffer(d->w, c->win->array, BUF_IN);
     c->panel = k_buf(k, BUF_SCRATCH, KL_F32, (block + square) * d->nr, 0); /* a square may begin at the last step */
@@ -295,15 +338,25 @@ void dot_windows_emit(struct dot *d, const struct schedule *s)
     d->mr = s->dot_windows.mr;
     d->nr = s->dot_windows.nr;
     windows_scratch(&c, s->dot_windows.square);
-    const int64_t groups = d->size.m / d->nr;
-    val p = lower_tasks(w, win->images * win->z.out * win->y.out / rows * d->size.batch * groups, 0, &t);
-    val rest = ix_div(k, p, groups), row0 = ix_scale(k, ix_div(k, rest, d->size.batch), rows);
+    const int64_t groups = d->size.m / d->nr, image_rows = win->z.out * win->y.out;
+    const bool several = d->symbolic && rows > image_rows; /* images in a task */
+    val all = ix_div(k, ix_size(k, d->len.n), win->x.out);
+    val active = ix_scale(k, ix_div(k, ix_add(k, all, k_int(k, rows - 1)), rows), d->size.batch * groups);
+    val p = lower_tasks(w, dot_parts(win->images * image_rows, rows) * d->size.batch * groups, active, &t);
+    val rest = ix_div(k, p, groups), row0 = ix_scale(k, ix_div(k, rest, d->size.batch), rows), here = k_int(k, rows);
     d->batch_index = ix_mod(k, rest, d->size.batch);
     c.m0 = ix_scale(k, ix_mod(k, p, groups), d->nr);
     c.n0 = ix_scale(k, row0, win->x.out);
+    c.each = several ? image_rows * win->x.out : c.results;
+    if (several) {
+        here = ix_min(k, ix_sub(k, all, row0), rows);
+        ix_assume_range(k, here, 1, rows);
+        c.here = ix_div(k, here, image_rows);
+    }
     windows_begin_block(&c);
     begin_part(&c);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), here, 1);
+    ix_bound(k, i, 0, rows - 1);
     emit_row(&c, ix_add(k, row0, i));
     k_end(k, i);
     if (c.parts > 1)

@@ -35,6 +35,8 @@ struct windows_product {
     const struct dot *d;
     const struct image_windows *win;
     int64_t results, lanes;                      /* of a channel in a task; lanes of squares that are transposed */
+    int64_t each;                                /* results of which squares are made: all, or of an image */
+    val here;                                    /* 0, or the task's images, which may be fewer than it has room for */
     uint32_t images, panel, chains, sums, square, most; /* lbufs; chains: of the k-block's parts so far; most: the
                                                            largest bits of a magnitude in the panel */
     val m0, n0;                                  /* the task's first channel and first result */
@@ -44,7 +46,7 @@ struct windows_product {
 };
 
 /* ---- lower_windows.c ---- */
-bool windows_facts(struct dot *d); /* sets d->windows; false: the product cannot be computed so */
+bool windows_facts(struct dot *d); /* sets d->windows, once; false: the product cannot be computed so */
 /* Makes the scratch that tasks of both kinds have, and begins and ends what one does for each k-block; between them the
  * products are added to the sums. */
 void windows_scratch(struct windows_product *c, uint32_t square);

@@ -1,8 +1,14 @@
 /* The schedules of convolutions whose windows are read in place. */
 #include "lower_windows.h"
 
-/* Rows of results of all images. */
-static int64_t image_rows(const struct image_windows *win) { return win->images * win->z.out * win->y.out; }
+enum { MAX_IMAGE_ROWS = 4096 }; /* of a task with whole images, whose sums are in scratch */
+
+/* Rows of results of all images; of an image where a symbol says how many there are. */
+static int64_t image_rows(const struct dot *d)
+{
+    const struct image_windows *win = &d->windows;
+    return (d->symbolic_n ? 1 : win->images) * win->z.out * win->y.out;
+}
 
 /* Of `all` rows, tiles or other parts of the results of NR channels those of a task: a divisor, at most `most`, and
  * fewer where tasks would be too few for all threads. */
@@ -24,9 +30,23 @@ static int64_t most_results(const struct caps *caps, unsigned nr)
     return caps->l2_bytes / SHARE / (int64_t)sizeof(float) / nr;
 }
 
+/* Rows of results of a task; where a symbol says how many images there are, of whole images or of a part of one.  Of
+ * small images there are several, for which weights are packed once, but not so many that tasks would be too few for
+ * all threads with the greatest number of images. */
+static int64_t choose_rows(const struct dot *d, const struct caps *caps, unsigned nr)
+{
+    enum { ENOUGH = 1024 }; /* results of a channel */
+    const int64_t all = image_rows(d), columns = d->windows.x.out, groups = d->size.m / nr * d->size.batch;
+    const int64_t rows = choose_part(d, caps, nr, all, most_results(caps, nr) / columns);
+    if (!d->symbolic_n || rows < all)
+        return rows;
+    int64_t images = dot_parts(ENOUGH, all * columns), most = d->windows.images * groups / (2 * (int64_t)caps->threads);
+    return all * (images < most ? images : most > 1 ? most : 1);
+}
+
 bool lower_reads_windows(const struct caps *caps)
 {
-    enum { MANY_REGISTERS = 32, WIDE = 64 };
+    enum { WIDE = 64 }; /* bytes */
     return !caps->is_gpu && caps->vector_regs >= MANY_REGISTERS && caps->vector_bytes >= WIDE && !caps->compact;
 }
 
@@ -66,11 +86,10 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
     if (!s->dot_windows.channels)
         s->dot_windows.channels = (uint32_t)choose_channels(d, caps, nr);
     if (!s->dot_windows.rows)
-        s->dot_windows.rows = (uint32_t)choose_part(d, caps, nr, image_rows(&d->windows),
-                                                       most_results(caps, nr) / d->windows.x.out);
+        s->dot_windows.rows = (uint32_t)choose_rows(d, caps, nr);
     if (open) { /* a task's work: products by sixteens, and each result once more, which is transposed and stored */
         int64_t results = (int64_t)s->dot_windows.rows * d->windows.x.out * nr;
-        s->grain = lower_grain(image_rows(&d->windows) / s->dot_windows.rows * d->size.batch * (d->size.m / nr),
+        s->grain = lower_grain(d->size.n / d->windows.x.out / s->dot_windows.rows * d->size.batch * (d->size.m / nr),
                                2 * results * d->size.k / 16 + results);
     }
     return true;
@@ -78,11 +97,15 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
 
 bool dot_windows_legal(const struct dot *d, const struct schedule *s)
 {
-    const struct image_windows *win = &d->windows;
+    const int64_t rows = s->dot_windows.rows;
     if (s->dot_windows.square > s->dot_windows.nr)
         return reject_schedule(d->w, "square", "square %u: the tile has %u channels", s->dot_windows.square,
                                s->dot_windows.nr);
-    return image_rows(win) % s->dot_windows.rows == 0 ||
+    if (d->symbolic_n)
+        return image_rows(d) % rows == 0 || (rows % image_rows(d) == 0 && rows <= MAX_IMAGE_ROWS) ||
+               reject_schedule(d->w, "rows", "rows %u: they are whole images, or divide one's rows",
+                               s->dot_windows.rows);
+    return image_rows(d) % rows == 0 ||
            reject_schedule(d->w, "rows", "rows %u: they divide the rows of all images", s->dot_windows.rows);
 }
 

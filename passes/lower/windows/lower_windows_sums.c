@@ -130,7 +130,7 @@ struct windows_range windows_range_here(struct kernel *k, const struct windows_r
 
 bool windows_blocks_of(const struct windows_product *c, int64_t steps)
 {
-    return c->d->blocks == 1 || c->d->kblock % steps == 0;
+    return c->d->blocks == 1 || (!c->d->symbolic_k && c->d->kblock % steps == 0);
 }
 
 val windows_has_special(const struct windows_product *c, const val *acc)

@@ -15,7 +15,10 @@
 
 bool dot_windows_weights_fits(struct dot *d)
 {
-    return windows_facts(d) && d->windows.contracted && windows_tile_rows(&d->windows) > 0;
+    if (!windows_facts(d) || !d->windows.contracted || !windows_tile_rows(&d->windows))
+        return false;
+    dot_find_steps(d);
+    return true;
 }
 
 int64_t windows_weight_tiles(const struct dot *d, int64_t results) { return d->size.n / results; }
@@ -207,7 +210,8 @@ void dot_windows_weights_emit(struct dot *d, const struct schedule *s)
     struct tasks t;
     d->mr = s->dot_windows_weights.mr;
     d->nr = s->dot_windows_weights.nr;
-    struct windows_product c = {.d = d, .win = &d->windows, .results = tiles * d->mr, .parts = 1};
+    const int64_t results = tiles * d->mr;
+    struct windows_product c = {.d = d, .win = &d->windows, .results = results, .each = results, .parts = 1};
     windows_scratch(&c, s->dot_windows_weights.square);
     const int64_t groups = d->size.m / d->nr;
     const int64_t parts = windows_weight_tiles(d, d->mr) / tiles;
