@@ -136,8 +136,8 @@ bool dot_is_direct(const struct graph *g, ref r)
     bool batch = n->attr.dot.nbatch > 1 && axis_get(n->attr.dot.batch_b, n->attr.dot.nbatch - 1) == last &&
                  axis_get(n->attr.dot.con_b, n->attr.dot.ncon - 1) != last;
     bool one = n->attr.dot.ncon == 1 && axis_get(n->attr.dot.con_b, 0) != last;
-    return windows && d.m >= 1 && d.m <= MAX_ROWS && d.n >= 1 && d.k >= 1 && d.batch >= 1 && (batch || one) &&
-           d.k <= n->attr.dot.kblock;
+    return windows && d.m >= 1 && d.m <= MAX_ROWS && d.n >= 1 && d.k >= 1 && d.batch >= 1 &&
+           (batch || (one && d.k <= n->attr.dot.kblock));
 }
 
 /* Does a dot read each element of its second operand once? With few rows it does, row by row in memory order; with more

@@ -104,6 +104,18 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
     return true;
 }
 
+/* The rest of a length divided by `by`, if it is the same whatever the symbols' values; else -1. */
+static int64_t length_rest(const struct graph *g, int64_t length, int64_t by)
+{
+    struct affine a;
+    if (length >= 0)
+        return length % by;
+    bool known = dim_affine(g, length, &a);
+    for (uint32_t i = 0; known && i < a.n; i++)
+        known = a.term[i].by % by == 0;
+    return known ? (a.constant % by + by) % by : -1;
+}
+
 /* If a filter has few inputs, few rows share a window of dy, and summing the gradients of windows is faster.  So it is
  * if most products would be with the zeros between dy's elements, but where few rows share a window: a kernel of a
  * processor leaves these products out (lower_direct.c), and with one row a kernel is limited by memory.  all: the
@@ -117,7 +129,7 @@ static bool windows_pay(const struct graph *g, const struct node *y, const struc
     for (uint32_t i = 0; i < w->n; i++) {
         every &= w->stride[i] == 1;
         elements *= w->size[i];
-        known &= b->dim[BEFORE + i] >= 0;
+        known &= length_rest(g, node_shape(g, w->x)->dim[2 + i], w->stride[i]) >= 0;
     }
     if (!every && (y->dtype != KL_F32 || g->node[y->in[1]].dtype != KL_F32 || depth > (all ? 1 : FEW_INPUTS) ||
                    elements > DOT_BLOCK))
@@ -172,7 +184,8 @@ static ref windows_of_gradient(struct graph *g, ref dy, const struct windowed *w
     for (uint32_t i = 0; i < w->n; i++) {
         int64_t reach = (w->size[i] - 1) * w->dilation[i], high = reach - w->high[i];
         if (w->stride[i] > 1) /* of elements behind the last window, too */
-            high += (like->dim[2 + i] + w->low[i] + w->high[i] - reach - 1) % w->stride[i];
+            high += (length_rest(g, like->dim[2 + i], w->stride[i]) + w->low[i] + w->high[i] +
+                     (reach + 1) * (w->stride[i] - 1)) % w->stride[i]; /* modulo the stride, - (reach + 1) */
         if (reach > w->low[i] || high > 0 || w->stride[i] > 1)
             r = n_pad(g, r, zero, 2 + i, reach - w->low[i], high, w->stride[i] - 1);
     }
@@ -240,8 +253,16 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
 
 /* ---- weights ---- */
 
+/* Is the length at least `limit`?  Where that depends on symbols, each of both cases has a program. */
+static bool length_reaches(const struct graph *g, int64_t length, int64_t limit)
+{
+    int64_t low = 0, high;
+    graph_depends_on(g, &length, 1, limit, "which gradient a convolution has depends on its sizes");
+    return dim_range(g, length, &low, &high) && low >= limit;
+}
+
 /* Does y multiply few filters, a [groups, filters, ..], with windows b [N, groups, .., O...] of f32 that have columns
- * enough for lanes, and whose size is known?  Without groups, a program for any number of images is worth more. */
+ * enough for lanes? */
 static bool sums_by_columns(const struct graph *g, const struct node *y)
 {
     enum { MAX_FILTERS = 8, MIN_COLUMNS = 4 };
@@ -254,79 +275,63 @@ static bool sums_by_columns(const struct graph *g, const struct node *y)
     bool windows = false;
     for (ref r = y->in[1]; op_is_view(g->node[r].op); r = g->node[r].in[0])
         windows |= g->node[r].op == OP_window && g->node[r].attr.window.size > 1;
-    if (!windows)
+    if (!windows || a->dim[1] > MAX_FILTERS || a->dim[0] == 1)
         return false;
-    if (a->dim[1] > MAX_FILTERS || a->dim[0] == 1)
-        return false;
-    if (shape_is_symbolic(a) || shape_is_symbolic(b)) {
-        graph_depends_on_values(g, "which gradient a convolution has depends on its sizes");
+    if (shape_is_symbolic(a)) {
+        graph_depends_on_values(g, "which gradient a convolution has depends on how many channels it has");
         return false;
     }
-    return b->dim[b->rank - 1] >= MIN_COLUMNS && node_numel(g, y->in[1]);
+    return length_reaches(g, b->dim[b->rank - 1], MIN_COLUMNS);
 }
 
-/* The axes of windows b [N, groups, .., O...] that are contracted are the last ones before the columns, by bits: their
- * lengths make a block of the order at most; *images: of N, which is divided, this many make it, too. */
-static bool rows_of_block(const struct shape *b, uint32_t *axes, int64_t *images)
+/* The axes of windows b [N, groups, .., O...] that are contracted, by bits: the last ones before the columns whose
+ * lengths make a block of the order at most.  Of small images all of them are, and N, too, in as many blocks as there
+ * are; of others each image has sums of its own, so that there are enough for all threads.  N has no say in it: what
+ * the order is does not depend on how many images there are. */
+static uint32_t axes_of_sums(const struct graph *g, const struct shape *b)
 {
-    int64_t rows = 1;
-    uint32_t d = b->rank - 1;
-    for (*axes = 0; d > BEFORE && rows * b->dim[d - 1] <= DOT_BLOCK; rows *= b->dim[d])
-        *axes |= 1u << --d;
-    *images = d > BEFORE ? 0 : DOT_BLOCK / rows < b->dim[0] ? DOT_BLOCK / rows : b->dim[0];
-    while (*images > 1 && b->dim[0] % *images)
-        --*images;
-    return *axes || *images > 1;
-}
-
-/* r with axis `at`, of N images, as two: N / images, images. */
-static ref split_images(struct graph *g, ref r, uint32_t at, int64_t images)
-{
-    struct shape s = *node_shape(g, r);
-    memmove(&s.dim[at + 1], &s.dim[at], (s.rank - at) * sizeof *s.dim);
-    s.rank++;
-    s.dim[at] /= images;
-    s.dim[at + 1] = images;
-    return n_reshape(g, r, &s);
+    enum { FEW_ROWS = 64 };
+    const char *why = "which gradient a convolution has depends on its sizes";
+    uint32_t axes = 0, d = b->rank - 1;
+    int64_t rows[MAX_AXES], high = 1;
+    for (unsigned n = 0; d > BEFORE; n++) {
+        int64_t low = 0, length = 0;
+        rows[n] = b->dim[d - 1];
+        graph_depends_on(g, rows, n + 1, DOT_BLOCK + 1, why);
+        if (!dim_range(g, rows[n], &low, &length) || __builtin_mul_overflow(high, length, &high) || high > DOT_BLOCK)
+            return axes;
+        axes |= 1u << --d;
+    }
+    graph_depends_on(g, rows, b->rank - BEFORE - 1, FEW_ROWS + 1, why);
+    return axes | (high <= FEW_ROWS);
 }
 
 bool reverse_window_weights(struct reverse *v, ref y, ref dy)
 {
     struct graph *g = v->t;
     const struct node n = g->node[y];
-    uint32_t rows;
-    int64_t images;
-    if (n.op != OP_dot || !v->needed[n.in[0]] || !sums_by_columns(g, &n) ||
-        !rows_of_block(node_shape(g, n.in[1]), &rows, &images))
+    if (n.op != OP_dot || !v->needed[n.in[0]] || !sums_by_columns(g, &n))
         return false;
-    /* dy [groups, filters, N, 1 or images, O...], windows [N, 1 or images, groups, .., O...] */
-    const uint32_t last = node_shape(g, n.in[1])->rank; /* the column, of both, after the split */
+    /* dy [groups, filters, N, O...], windows [N, groups, .., O...] */
+    const struct shape *b = node_shape(g, n.in[1]);
+    const uint32_t rank = b->rank, contracted = axes_of_sums(g, b);
     struct shape weights = *node_shape(g, n.in[0]);
-    ref first = split_images(g, dy, 2, images ? images : 1), second = split_images(g, n.in[1], 0, images ? images : 1);
     union attr dims = {0};
-    unsigned nb = 0, nc = 0;
-    uint8_t batch_a[KL_MAX_RANK], batch_b[KL_MAX_RANK], con_a[KL_MAX_RANK], con_b[KL_MAX_RANK];
-    batch_a[nb] = 2, batch_b[nb++] = 0;
-    batch_a[nb] = 0, batch_b[nb++] = 2;
-    con_a[nc] = 3, con_b[nc++] = 1;
-    for (uint32_t d = BEFORE + 1; d < last; d++)
-        if (rows >> (d - 1) & 1)
-            con_a[nc] = con_b[nc] = (uint8_t)d, nc++;
-        else
-            batch_a[nb] = batch_b[nb] = (uint8_t)d, nb++;
-    batch_a[nb] = batch_b[nb] = (uint8_t)last, nb++;
-    dims.dot.nbatch = (uint8_t)nb;
-    dims.dot.ncon = (uint8_t)nc;
-    for (unsigned i = 0; i < nb; i++) {
-        dims.dot.batch_a |= (uint32_t)batch_a[i] << 4 * i;
-        dims.dot.batch_b |= (uint32_t)batch_b[i] << 4 * i;
+    for (uint32_t d = 0; d < rank; d++) {
+        const uint32_t of_dy = d == 0 ? 2 : d == 1 ? 0 : d;
+        if (d == BEFORE - 1) /* the elements of windows */
+            continue;
+        if (contracted >> d & 1) {
+            dims.dot.con_a |= of_dy << 4 * dims.dot.ncon;
+            dims.dot.con_b |= d << 4 * dims.dot.ncon++;
+        } else {
+            dims.dot.batch_a |= of_dy << 4 * dims.dot.nbatch;
+            dims.dot.batch_b |= d << 4 * dims.dot.nbatch++;
+        }
     }
-    for (unsigned i = 0; i < nc; i++) {
-        dims.dot.con_a |= (uint32_t)con_a[i] << 4 * i;
-        dims.dot.con_b |= (uint32_t)con_b[i] << 4 * i;
-    }
-    /* [N, groups, .., columns, filters, ..] */
-    ref sum = n_dot(g, first, second, &dims);
-    reverse_add(v, n.in[0], n_reshape(g, n_reduce(g, OP_sum, sum, ((1u << nb) - 1) & ~2u), &weights));
+    /* [N unless contracted, groups, .., columns, filters, ..] */
+    const uint32_t groups = contracted & 1 ? 1u : 2u;
+    ref sum = n_dot(g, dy, n.in[1], &dims);
+    reverse_add(v, n.in[0], n_reshape(g, n_reduce(g, OP_sum, sum, ((1u << dims.dot.nbatch) - 1) & ~groups), &weights));
     return true;
 }

@@ -157,11 +157,11 @@ static void grouped_gradients(kl_device dev, kl_tensor w, int64_t n, int64_t cou
     OK(kl_trace_end());
 }
 
-/* A program for each number of images, or one for all: the same bits. */
+/* One program for all numbers of images, with the same bits. */
 static void test_groups(kl_device dev)
 {
     static const int64_t counts[] = {6, 1, 9, 6};
-    int64_t n = kl_symbol("n", 1, MAX_COUNT);
+    int64_t n = kl_symbol("n", 1, MAX_COUNT), variants = kl_counter("variants");
     kl_tensor w = kl_randn(dev, KL_F32, DIMS(2 * GROUPS, 1, 3, 3), 5), a[2], b[2];
     for (int64_t stride = 1; stride < 3; stride++)
         for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -172,6 +172,99 @@ static void test_groups(kl_device dev)
                 kl_release(a[k]), kl_release(b[k]);
             }
         }
+    CHECK(!whole_programs(dev) || kl_counter("variants") == variants);
+    kl_release(w);
+}
+
+enum { SEPARABLE = 9, WIDTH = 4, OUT = 6 };
+
+/* A step of a net of separable convolutions: each channel by itself, then all of a position; with both norms. */
+static kl_status train_separable(kl_device dev, kl_tensor *p, int64_t n, int64_t count, float *loss)
+{
+    const int64_t one[2] = {1, 1}, two[2] = {2, 2};
+    const int sides[2] = {2, 3};
+    kl_trace_begin(n ? "symbolic" : "fixed");
+    kl_tensor x = image_input(dev, n, count), y = n ? kl_input_symbolic(dev, KL_I32, 1, &n, &count, labels)
+                                                    : kl_input(dev, KL_I32, 1, &count, labels);
+    x = kl_conv(x, p[0], kl_none, NULL, one, one, NULL, 1);
+    x = kl_relu(kl_batch_norm(x, p[1], p[2], kl_none, kl_none, true, 0.1, 1e-5));
+    x = kl_conv(x, p[3], kl_none, two, one, one, NULL, WIDTH);
+    x = kl_relu(kl_group_norm(x, 1, p[4], p[5], 1e-5));
+    x = kl_conv(x, p[6], p[7], NULL, NULL, NULL, NULL, 1);
+    kl_tensor l = kl_keep(kl_cross_entropy(kl_linear(kl_mean(x, 2, sides, false), p[8], kl_none), y));
+    for (int i = 0; i < SEPARABLE; i++)
+        kl_assign(p[i], kl_sub(p[i], kl_mul_scalar(kl_grad(l, p[i]), 0.1)));
+    kl_status status = kl_trace_end();
+    if (status == KL_OK)
+        *loss = kl_item_f32(l);
+    kl_release(l);
+    return status;
+}
+
+static void make_separable(kl_device dev, kl_tensor *p)
+{
+    p[0] = kl_randn(dev, KL_F32, DIMS(WIDTH, 1, 3, 3), 1);
+    p[3] = kl_randn(dev, KL_F32, DIMS(WIDTH, 1, 3, 3), 2);
+    p[6] = kl_randn(dev, KL_F32, DIMS(OUT, WIDTH, 1, 1), 3);
+    p[7] = kl_zeros(dev, KL_F32, DIMS(OUT));
+    p[8] = kl_randn(dev, KL_F32, DIMS(OUT, CLASSES), 4);
+    for (int i = 1; i < 6; i += 3) {
+        p[i] = kl_ones(dev, KL_F32, DIMS(WIDTH));
+        p[i + 1] = kl_zeros(dev, KL_F32, DIMS(WIDTH));
+    }
+}
+
+static void test_separable(kl_device dev)
+{
+    static const int64_t counts[] = {8, 1, MAX_COUNT, 3, 8};
+    int64_t n = kl_symbol("n", 1, MAX_COUNT), variants = kl_counter("variants");
+    kl_tensor a[SEPARABLE], b[SEPARABLE];
+    make_separable(dev, a);
+    make_separable(dev, b);
+    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++) {
+        float one = 0, two = 1;
+        int64_t graphs = kl_counter("graphs_built");
+        OK(train_separable(dev, a, n, counts[i], &one));
+        CHECK(!whole_programs(dev) || !i || kl_counter("graphs_built") == graphs);
+        OK(train_separable(dev, b, 0, counts[i], &two));
+        CHECK(!memcmp(&one, &two, sizeof one));
+        for (int k = 0; k < SEPARABLE; k++)
+            same_bits(a[k], b[k]);
+    }
+    CHECK(!whole_programs(dev) || kl_counter("variants") == variants);
+    for (int k = 0; k < SEPARABLE; k++)
+        kl_release(a[k]), kl_release(b[k]);
+}
+
+/* Every second window of images of even sides, of which there are as many as a sum of symbols; and a norm of their
+ * channels, whose order of sums depends on the sides. */
+static void test_even_sides(kl_device dev)
+{
+    static const int64_t sizes[][4] = {{2, 2, 8, 10}, {5, 2, 14, 12}, {1, 2, 10, 8}}, two[2] = {2, 2}, one[2] = {1, 1};
+    int64_t lengths[4] = {kl_symbol("images", 1, 5), 2, kl_symbol_multiple("height", 8, 14, 2),
+                          kl_symbol_multiple("width", 8, 14, 2)};
+    kl_tensor w = kl_randn(dev, KL_F32, DIMS(2, 1, 3, 3), 5), out[2][3];
+    int64_t variants = kl_counter("variants");
+    for (int norm = 0; norm < 2; norm++) {
+        for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (int symbolic = 0; symbolic < 2; symbolic++) {
+                kl_trace_begin(symbolic ? "symbolic" : "fixed");
+                kl_tensor x = symbolic ? kl_input_symbolic(dev, KL_F32, 4, lengths, sizes[i], images)
+                                       : kl_input(dev, KL_F32, 4, sizes[i], images);
+                kl_tensor y = norm ? kl_group_norm(x, 1, kl_none, kl_none, 1e-5)
+                                   : kl_conv(x, w, kl_none, two, one, one, NULL, 2);
+                kl_tensor l = kl_sum_all(kl_mul(y, y));
+                out[symbolic][0] = kl_keep(y);
+                out[symbolic][1] = kl_keep(kl_grad(l, x));
+                out[symbolic][2] = kl_keep(norm ? l : kl_grad(l, w));
+                OK(kl_trace_end());
+                for (int k = 0; k < 3 && symbolic; k++) {
+                    same_bits(out[0][k], out[1][k]);
+                    kl_release(out[0][k]), kl_release(out[1][k]);
+                }
+            }
+        CHECK(norm || !whole_programs(dev) || kl_counter("variants") == variants);
+    }
     kl_release(w);
 }
 
@@ -195,6 +288,8 @@ static void test(kl_device dev)
     test_width(dev);
     test_sides(dev);
     test_groups(dev);
+    test_separable(dev);
+    test_even_sides(dev);
     test_errors(dev);
 }
 

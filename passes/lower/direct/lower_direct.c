@@ -4,31 +4,10 @@
  * Lanes are adjacent columns of an image.  A tile has some rows of columns, one below the other, and all or some rows
  * of the first operand; the elements of a window are unrolled, so that what several windows of a tile have in common is
  * loaded once.  Padding is read under masks, where it is: tiles that have none have code of their own.  Nothing is
- * copied, and each chain has all of its products in ascending order.
- *
- * The gradient in weights has a sum for each element of a window and each column (reverse_windows.c): its lanes are
- * columns, too, its chains go down the rows of the images. */
+ * copied, and each chain has all of its products in ascending order. */
 #include "lower_direct.h"
 
-struct direct {
-    struct dot *d;
-    const struct dot_direct *z;
-    int64_t rows;        /* of columns in a tile */
-    bool holds;          /* the first operand's elements are loaded before the tiles */
-    bool has_zeros;      /* between elements, whose products are left out */
-    val a[MAX_HELD];
-    val m0, n0, outer;   /* the task's first row of the first operand; first element of windows; image */
-    val batch;           /* of the lanes that are of the batch: without these */
-    uint32_t sums, most; /* lbufs, if it has: the sums of a tile; the largest bits of magnitudes of
-                            the first operand, a part of them in each lane */
-    const struct segment *down, *along; unsigned ndown, nalong;
-};
-
-/* Tiles first to first + count - 1 of an axis, each of `length` elements. */
-struct segment { int64_t first, count, length; };
-enum { MAX_SEGMENTS = 4, MIN_LEFT_OUT = 16 }; /* of shorter chains, finding a -0 takes longer than all products */
-
-struct direct_tile { int64_t rows, columns; val row, column; };
+enum { MIN_LEFT_OUT = 16 }; /* of shorter chains, finding a -0 takes longer than all products */
 
 /* ---- the tiles of an axis ---- */
 
@@ -108,7 +87,7 @@ static unsigned find_segments(const struct dot *d, bool across, int64_t length, 
 
 /* Opens the loop over a segment's tiles, of those from `from` to `to` (0: all), and returns the first element of the
  * tile.  tile: the length of a whole one.  *loop: 0 if there is none. */
-static val open_segment(struct kernel *k, const struct segment *s, int64_t tile, val from, val to, val *loop)
+val direct_open_segment(struct kernel *k, const struct segment *s, int64_t tile, val from, val to, val *loop)
 {
     val first = k_int(k, s->first), end = k_int(k, s->first + s->count);
     *loop = 0;
@@ -123,14 +102,14 @@ static val open_segment(struct kernel *k, const struct segment *s, int64_t tile,
     return s->count == 1 ? k_int(k, s->first * tile) : ix_scale(k, *loop, tile);
 }
 
-static void close_segment(struct kernel *k, val loop)
+void direct_close_segment(struct kernel *k, val loop)
 {
     if (loop)
         k_end(k, loop);
 }
 
 /* A loop that carries sums. */
-static val begin_chains(struct kernel *k, val count, int64_t n, val *acc, val *carry)
+val direct_begin_chains(struct kernel *k, val count, int64_t n, val *acc, val *carry)
 {
     val loop = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
     for (int64_t i = 0; i < n; i++)
@@ -138,7 +117,7 @@ static val begin_chains(struct kernel *k, val count, int64_t n, val *acc, val *c
     return loop;
 }
 
-static void end_chains(struct kernel *k, val loop, int64_t n, val *acc, const val *carry)
+void direct_end_chains(struct kernel *k, val loop, int64_t n, val *acc, const val *carry)
 {
     for (int64_t i = 0; i < n; i++)
         k_next(k, carry[i], acc[i]);
@@ -191,9 +170,9 @@ static bool add_windows(const struct direct *c, const struct direct_tile *t, val
         acc[i] = k_splat(k, k_bits(k, c->d->dtype, 0));
     if (channels == 1)
         return add_window(c, t, column, k_int(k, 0), mr, all, acc);
-    val loop = begin_chains(k, k_int(k, channels), n, acc, carry);
+    val loop = direct_begin_chains(k, k_int(k, channels), n, acc, carry);
     bool some = add_window(c, t, column, loop, mr, all, acc);
-    end_chains(k, loop, n, acc, carry);
+    direct_end_chains(k, loop, n, acc, carry);
     return some;
 }
 
@@ -225,9 +204,9 @@ static void sum_windows(const struct direct *c, const struct direct_tile *t, val
     val carry[MAX_SUMS];
     if (!add_windows(c, t, column, mr, !c->has_zeros, acc))
         return;
-    val again = begin_chains(k, sums_are_special(c, acc, n), n, acc, carry);
+    val again = direct_begin_chains(k, sums_are_special(c, acc, n), n, acc, carry);
     add_windows(c, t, column, mr, true, acc);
-    end_chains(k, again, n, acc, carry);
+    direct_end_chains(k, again, n, acc, carry);
 }
 
 /* Sets `most` for mr rows of the first operand. */
@@ -331,76 +310,14 @@ static void emit_window_tiles(struct direct *c, val from, val to, int64_t mr)
     for (unsigned y = 0; y < c->ndown; y++) {
         struct direct_tile t = {.rows = c->down[y].length};
         val down, along;
-        t.row = open_segment(k, &c->down[y], c->rows, from, to, &down);
+        t.row = direct_open_segment(k, &c->down[y], c->rows, from, to, &down);
         for (unsigned x = 0; x < c->nalong; x++) {
             t.columns = c->along[x].length;
-            t.column = open_segment(k, &c->along[x], c->d->nr * c->z->step_columns, 0, 0, &along);
+            t.column = direct_open_segment(k, &c->along[x], c->d->nr * c->z->step_columns, 0, 0, &along);
             (c->z->step_columns > 1 ? emit_stepped_tile : emit_window_tile)(c, &t, mr);
-            close_segment(k, along);
+            direct_close_segment(k, along);
         }
-        close_segment(k, down);
-    }
-}
-
-/* ---- lanes of the batch ---- */
-
-/* Adds the products of the tile's rows of windows to the sums of mr rows and n elements. */
-static void add_lines(const struct direct *c, const struct direct_tile *t, int64_t mr, int64_t n, val *acc)
-{
-    struct dot *d = c->d;
-    struct kernel *k = d->w->k;
-    val column = ix_add(k, t->column, d->w->lane), a[MAX_SUMS];
-    for (int64_t r = 0; r < t->rows; r++) {
-        val row = ix_add(k, t->row, k_int(k, r)), line = ix_add(k, ix_scale(k, c->outer, c->z->rows), row);
-        d->batch_index = ix_add(k, ix_scale(k, c->batch, c->z->columns), column);
-        for (int64_t m = 0; m < mr; m++)
-            a[m] = dot_element(d, false, ix_add(k, c->m0, k_int(k, m)), line);
-        for (int64_t i = 0; i < n; i++) {
-            val x = dot_element(d, true, ix_add(k, c->n0, k_int(k, i)), line);
-            for (int64_t m = 0; m < mr; m++)
-                acc[m * n + i] = dot_multiply_add(k, a[m], x, acc[m * n + i]);
-        }
-    }
-}
-
-/* The sums of mr rows and n elements for some columns. */
-static void emit_lines(struct direct *c, struct direct_tile *t, int64_t mr, int64_t n)
-{
-    struct dot *d = c->d;
-    struct kernel *k = d->w->k;
-    val acc[MAX_SUMS], carry[MAX_SUMS], within[MAX_SUMS];
-    dot_begin_columns(d, t->columns);
-    for (int64_t i = 0; i < mr * n; i++)
-        acc[i] = k_splat(k, k_bits(k, d->dtype, 0));
-    val images = c->z->outer > 1 ? begin_chains(k, k_int(k, c->z->outer), mr * n, acc, carry) : 0;
-    c->outer = images ? images : k_int(k, 0);
-    for (unsigned y = 0; y < c->ndown; y++) {
-        const struct segment *s = &c->down[y];
-        val loop = s->count > 1 ? begin_chains(k, k_int(k, s->count), mr * n, acc, within) : 0;
-        val number = loop ? ix_add(k, loop, k_int(k, s->first)) : k_int(k, s->first);
-        t->rows = s->length;
-        t->row = ix_scale(k, number, c->rows);
-        add_lines(c, t, mr, n, acc);
-        if (loop)
-            end_chains(k, loop, mr * n, acc, within);
-    }
-    if (images)
-        end_chains(k, images, mr * n, acc, carry);
-    d->batch_index = ix_add(k, ix_scale(k, c->batch, c->z->columns), ix_add(k, t->column, d->w->lane));
-    for (int64_t i = 0; i < mr * n; i++)
-        dot_epilogue(d, ix_add(k, c->m0, k_int(k, i / n)), ix_add(k, c->n0, k_int(k, i % n)), acc[i]);
-    dot_end_columns(d);
-}
-
-static void emit_columns_of_sums(struct direct *c, int64_t mr, int64_t n)
-{
-    struct kernel *k = c->d->w->k;
-    for (unsigned x = 0; x < c->nalong; x++) {
-        struct direct_tile t = {.columns = c->along[x].length};
-        val along;
-        t.column = open_segment(k, &c->along[x], c->d->nr, 0, 0, &along);
-        emit_lines(c, &t, mr, n);
-        close_segment(k, along);
+        direct_close_segment(k, down);
     }
 }
 
@@ -427,22 +344,32 @@ void dot_direct_emit(struct dot *d, const struct schedule *s)
     const struct dot_direct *z = &d->direct;
     struct segment down[MAX_SEGMENTS], along[MAX_SEGMENTS];
     struct direct c = {.d = d, .z = z, .rows = s->dot_direct.rows, .down = down, .along = along};
+    struct direct_parts in_parts = {0};
     struct tasks t;
     d->mr = s->dot_direct.mr;
     d->nr = d->lanes = s->dot_direct.nr;
     int64_t each = s->dot_direct.tiles, blocks = z->in_batch ? 1 : dot_parts(dot_parts(z->rows, c.rows), each);
+    int64_t matrices = z->in_batch ? each : 1;
     int64_t elements = z->in_batch ? s->dot_direct.elements : 1, of = z->in_batch ? d->size.n : 1;
     int64_t groups = dot_parts(d->size.m, d->mr), parts = dot_parts(of, elements), mr, n;
-    int64_t images = z->in_batch ? d->size.batch / z->columns : d->size.batch * z->outer;
+    int64_t images = z->in_batch ? d->size.batch / z->columns / matrices : d->size.batch * z->outer;
+    val active = 0;
     c.nalong = find_segments(d, true, z->columns, d->nr * z->step_columns, z->rows / 2, along);
     c.ndown = find_segments(d, false, z->rows, c.rows, z->columns / 2, down);
     if (z->step_columns > 1)
         c.sums = k_buf(k, BUF_SCRATCH, d->dtype, c.rows * d->mr * z->step_columns * d->nr, 0);
+    if (z->in_batch && (d->blocks > 1 || s->dot_direct.lines < d->size.k))
+        direct_begin_parts(&c, &in_parts, s, elements);
     c.has_zeros = (z->step_columns > 1 || z->step_rows > 1) && d->size.k >= MIN_LEFT_OUT;
     if (c.has_zeros)
         c.most = k_buf(k, BUF_SCRATCH, KL_I32, d->nr, 0);
     lower_scalars(w);
-    val p = lower_tasks(w, images * blocks * groups * parts, 0, &t), from = 0, to = 0, rows, columns;
+    if (d->symbolic) {
+        val some = ix_mul(k, ix_size(k, d->len.batch), z->in_batch ? k_int(k, 1) : ix_size(k, d->len.n));
+        active = ix_div(k, some, z->in_batch ? z->columns * matrices : z->rows * z->columns);
+        active = ix_scale(k, active, blocks * groups * parts);
+    }
+    val p = lower_tasks(w, images * blocks * groups * parts, active, &t), from = 0, to = 0, rows, columns;
     val part = ix_mod(k, p, parts), rest = ix_div(k, p, parts), group = ix_mod(k, rest, groups);
     rest = ix_div(k, rest, groups);
     c.batch = ix_div(k, rest, blocks);
@@ -459,12 +386,12 @@ void dot_direct_emit(struct dot *d, const struct schedule *s)
             continue;
         if (begin_part(k, of, elements, i & 2, part, &c.n0, &n, &columns)) {
             if (z->in_batch)
-                emit_columns_of_sums(&c, mr, n);
+                direct_emit_sums(&c, ix_scale(k, c.batch, matrices), matrices, mr, n);
             else
                 emit_window_tiles(&c, from, to, mr);
-            close_segment(k, columns);
+            direct_close_segment(k, columns);
         }
-        close_segment(k, rows);
+        direct_close_segment(k, rows);
     }
     lower_tasks_end(w, &t);
 }

@@ -1,5 +1,6 @@
 /* The schedules of direct convolutions. */
 #include "lower_direct.h"
+#include "passes/lower/windows/lower_windows.h"
 
 /* The elements of all windows through which the second operand views an array. */
 static int64_t window_elements(const struct dot *d)
@@ -47,11 +48,22 @@ bool dot_direct_reads_rows(const struct dot *d)
            z->columns > MANY_COLUMNS && z->step_rows == 1 && z->step_columns == 1;
 }
 
+/* Are the numbers of images, and of what is in a batch beside the columns, all that symbols say? */
+static bool symbols_count_images(const struct dot *d)
+{
+    const struct kernel *k = d->w->k;
+    const struct dot_direct *z = &d->direct;
+    return !d->symbolic ||
+           (!d->symbolic_m && size_is_constant(kernel_length(k, z->rows)) &&
+            size_is_constant(kernel_length(k, z->columns)) &&
+            (z->in_batch ? !d->symbolic_n : !d->symbolic_k && size_is_constant(d->len.batch)));
+}
+
 bool dot_direct_fits(struct dot *d)
 {
     const struct lowering *w = d->w;
     bool linear;
-    if (d->symbolic || w->chooser->caps->is_gpu || !dot_is_direct(w->g, w->anchor) || d->unit != 1 || d->blocks > 1 ||
+    if (w->chooser->caps->is_gpu || !dot_is_direct(w->g, w->anchor) || d->unit != 1 ||
         lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear)))
         return false;
     struct dot_direct *z = &d->direct;
@@ -67,11 +79,45 @@ bool dot_direct_fits(struct dot *d)
         z->rows = rows->dim[rows->rank - 2];
     z->outer = z->in_batch ? d->size.k / z->rows : d->size.n / z->columns / z->rows;
     find_steps(d, z);
+    if (!symbols_count_images(d))
+        return false;
     return z->window <= MAX_ELEMENTS && (z->in_batch ? d->size.n : d->size.k) % z->window == 0;
 }
 
 /* Parts of at most `most` into which a length is divided evenly. */
 static int64_t even_part(int64_t length, int64_t most) { return dot_parts(length, dot_parts(length, most)); }
+
+/* Bytes of an image's columns, in one channel. */
+static int64_t image_bytes(const struct dot *d) { return d->direct.rows * d->direct.columns * (int64_t)sizeof(float); }
+
+/* Of lanes in the batch: lines, of whole images or of a part of one, whose products are added at a time.  What both
+ * operands have of them fits the first-level cache. */
+static int64_t lines_of_part(const struct dot *d, const struct caps *caps, const struct schedule *s)
+{
+    enum { MIN_LINES = 28 }; /* pay for loading and storing the sums */
+    const struct dot_direct *z = &d->direct;
+    int64_t bytes = 2 * z->columns * (int64_t)sizeof(float), most = caps->l1_bytes * 5 / 8 / bytes;
+    most = most > MIN_LINES ? most : MIN_LINES;
+    if (d->size.n > s->dot_direct.elements) /* code for each of several parts of a large window is read more often */
+        most = DOT_BLOCK;
+    int64_t lines = most < z->rows ? even_part(z->rows, most) : most / z->rows * z->rows;
+    return lines < d->size.k ? lines : d->size.k;
+}
+
+/* Matrices of a task: so many that what a task reads of an image is adjacent for two pages, in parts. */
+static int64_t matrices_of_task(const struct dot *d, const struct caps *caps, const struct schedule *s)
+{
+    enum { ADJACENT_BYTES = 8192 };
+    int64_t all = d->size.batch / d->direct.columns, tasks = 2 * (int64_t)caps->threads;
+    int64_t most = dot_parts(ADJACENT_BYTES, image_bytes(d));
+    if (most > all / tasks)
+        most = all / tasks;
+    if (!size_is_constant(d->len.batch) || (s->dot_direct.lines == d->size.k && d->blocks == 1))
+        return 1;
+    while (most > 1 && all % most)
+        most--;
+    return most > 1 ? most : 1;
+}
 
 /* Of lanes in the batch: rows of the first operand and elements of windows, each of which loads a vector a product. */
 static void choose_sums(const struct dot *d, const struct caps *caps, struct schedule *s)
@@ -83,8 +129,10 @@ static void choose_sums(const struct dot *d, const struct caps *caps, struct sch
         s->dot_direct.elements = (uint16_t)even_part(d->size.n, elements < MAX_SUMS ? elements : MAX_SUMS);
     if (!s->dot_direct.rows)
         s->dot_direct.rows = (uint32_t)even_part(d->direct.rows, MAX_LINES);
+    if (!s->dot_direct.lines)
+        s->dot_direct.lines = (uint32_t)lines_of_part(d, caps, s);
     if (!s->dot_direct.tiles)
-        s->dot_direct.tiles = 1;
+        s->dot_direct.tiles = (uint32_t)matrices_of_task(d, caps, s);
 }
 
 /* Of lanes in columns: rows of these, and tiles, fewer in a task where tasks would be too few for all threads. */
@@ -100,6 +148,8 @@ static void choose_windows(const struct dot *d, const struct caps *caps, int64_t
         s->dot_direct.rows = (uint32_t)(rows < z->rows ? rows : z->rows);
     }
     int64_t tiles = dot_parts(z->rows, s->dot_direct.rows);
+    if (!s->dot_direct.lines)
+        s->dot_direct.lines = 1;
     if (!s->dot_direct.tiles) {
         int64_t blocks = dot_parts(2 * (int64_t)caps->threads, d->size.batch * z->outer);
         s->dot_direct.tiles = (uint32_t)dot_parts(tiles, blocks < tiles ? blocks : tiles);
@@ -108,15 +158,13 @@ static void choose_windows(const struct dot *d, const struct caps *caps, int64_t
 
 bool dot_direct_choose(struct dot *d, struct schedule *s)
 {
-    enum { MAX_TILE_SUMS = 16, ROWS_OF_SUMS = 4, MANY_REGISTERS = 32 };
+    enum { MAX_TILE_SUMS = 16, ROWS_OF_SUMS = 4 };
     const struct caps *caps = d->w->chooser->caps;
     const struct dot_direct *z = &d->direct;
     bool open = !d->w->chooser->want;
     const int64_t vectors = dot_direct_reads_rows(d) && caps->vector_regs >= MANY_REGISTERS ? 2 : 1;
     int64_t sums = (int64_t)caps->vector_regs / 2 < MAX_TILE_SUMS ? (int64_t)caps->vector_regs / 2 : MAX_TILE_SUMS;
-    struct image_windows images;
-    if (open && lower_reads_windows(caps) && windows_find(d->w->g, d->w->anchor, &images) &&
-        windows_read_pays(d->w->g, d->w->anchor, &images) && lower_in_memory(d->w, images.array))
+    if (open && lower_reads_windows(caps) && windows_facts(d) && windows_read_pays(d->w->g, d->w->anchor, &d->windows))
         return false; /* filters as lanes leave none unused */
     if (open) { /* two rows of columns share the first operand's elements, which are loaded for each product */
         s->dot_direct.kc = (uint32_t)d->kblock;
@@ -133,11 +181,12 @@ bool dot_direct_choose(struct dot *d, struct schedule *s)
         choose_windows(d, caps, sums, s);
     if (open) { /* a task's work: products by sixteens */
         int64_t groups = dot_parts(d->size.m, s->dot_direct.mr);
-        int64_t tasks = z->in_batch ? d->size.batch / z->columns * groups * dot_parts(d->size.n, s->dot_direct.elements)
+        int64_t tasks = z->in_batch ? d->size.batch / z->columns / s->dot_direct.tiles * groups *
+                                          dot_parts(d->size.n, s->dot_direct.elements)
                         : d->size.batch * z->outer * groups *
                               dot_parts(dot_parts(z->rows, s->dot_direct.rows), s->dot_direct.tiles);
-        int64_t products = z->in_batch ? d->size.k * s->dot_direct.elements
-                           : (int64_t)s->dot_direct.tiles * s->dot_direct.rows * d->size.k;
+        int64_t products = s->dot_direct.tiles * d->size.k *
+                           (z->in_batch ? s->dot_direct.elements : (int64_t)s->dot_direct.rows);
         s->grain = lower_grain(tasks, 2 * products * z->columns * s->dot_direct.mr / 16);
     }
     return true;
@@ -153,6 +202,14 @@ bool dot_direct_legal(const struct dot *d, const struct schedule *s)
     if (z->in_batch ? s->dot_direct.elements < 1 || s->dot_direct.elements > d->size.n : s->dot_direct.elements)
         return reject_schedule(d->w, "elements", "elements %u: of windows, where lanes are of the batch, else 0",
                                s->dot_direct.elements);
-    return s->dot_direct.tiles <= (z->in_batch ? 1 : dot_parts(z->rows, rows)) ||
+    if (z->in_batch ? s->dot_direct.lines > d->size.k : s->dot_direct.lines != 1)
+        return reject_schedule(d->w, "lines", "lines %u: at most all, where lanes are of the batch, else 1",
+                               s->dot_direct.lines);
+    if (z->in_batch)
+        return s->dot_direct.tiles == 1 ||
+               (size_is_constant(d->len.batch) && d->size.batch / z->columns % s->dot_direct.tiles == 0) ||
+               reject_schedule(d->w, "tiles", "tiles %u: they divide the matrices of a batch, whose number is known",
+                               s->dot_direct.tiles);
+    return s->dot_direct.tiles <= dot_parts(z->rows, rows) ||
            reject_schedule(d->w, "tiles", "tiles %u: there are not so many", s->dot_direct.tiles);
 }
