@@ -212,14 +212,16 @@ kl_tensor kl_group_norm(kl_tensor x, int groups, kl_tensor weight, kl_tensor bia
     if (!check_input(t, "group_norm", x, 2, eps, &v))
         return op_failed();
     const struct shape channels = shape_make(1, &v.shape.dim[1]);
-    if (groups < 1 || v.shape.dim[1] % groups)
+    if (groups < 1 || v.shape.dim[1] < 0 || v.shape.dim[1] % groups)
         return refuse(t, KL_ERR_SHAPE, "group_norm: the channels (axis 1) of %s do not make %d equal groups",
                       shape_text(&v.shape, text, sizeof text), groups);
-    if (!check_affine(t, "group_norm", weight, bias, &v, &channels) || !(t = checked_begin("group_norm")))
-        return op_failed();
     struct shape split = {.rank = 3, .dim = {v.shape.dim[0], groups, v.shape.dim[1] / groups}};
     for (uint32_t i = 2; i < v.shape.rank; i++)
-        split.dim[2] *= v.shape.dim[i];
+        if (!length_times(t, split.dim[2], v.shape.dim[i], &split.dim[2]))
+            return refuse(t, KL_ERR_SHAPE, "group_norm: the elements of a channel of %s are a product of more than two "
+                          "symbols", shape_text(&v.shape, text, sizeof text));
+    if (!check_affine(t, "group_norm", weight, bias, &v, &channels) || !(t = checked_begin("group_norm")))
+        return op_failed();
     const int last = 2;
     x = widen_view(t, x, &v);
     kl_tensor y = norm_normalize(&v, reshape_to("reshape", x, &split), 1, &last, eps);
