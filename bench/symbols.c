@@ -1,7 +1,8 @@
 /* One program for all lengths: models with symbolic batches and lengths against the same with a program a shape.
  *
  *   mlp, gpt, gpt-step,  300 random (batch, length) pairs: what was built and compiled for them, the process's memory,
- *   lstm, lstm-step      and for some the time beside that of a program for this shape, in alternation on one thread
+ *   lstm, lstm-step,     and for some the time beside that of a program for this shape, in alternation on one thread
+ *   mobile-step
  *   host                 a frozen step of one small kernel: the host's time with a symbol and without
  *   text                 1000 training steps on batches of sentences, each as long as its longest: time and memory of
  *   text-longest         the same with batches that are all as long as the longest sentence there is
@@ -19,6 +20,8 @@
 enum { LSTM_IN = 32, LSTM_WIDTH = 128 };
 enum { PAIRS = 300, COMPARED = 16, TURNS = 9, STEPS = 1000, SMOKE_STEPS = 4 };
 enum { MAX_BATCH = 8, MAX_LENGTH = 64, MAX_IMAGES = 128 };
+enum { MOBILE_BLOCKS = 6, MOBILE_SIDE = 32, MOBILE_CLASSES = 10, MAX_PICTURES = 64 };
+static const int64_t mobile_width[MOBILE_BLOCKS + 1] = {32, 64, 128, 128, 256, 256, 512};
 static int all_pairs, steps; /* how many there are: fewer with --smoke */
 static const struct gpt_size size = {4, 128, 4, MAX_LENGTH, MAX_BATCH, 128};
 
@@ -26,7 +29,8 @@ struct state {
     struct gpt gpt;
     struct mlp mlp;
     struct lstm { kl_params *params; kl_nn_recurrent layer; kl_tensor head; kl_optimizer *adam; float *x; } lstm;
-    int64_t b, l, n;          /* symbols */
+    struct mobile { struct parameters p; kl_optimizer *adam; float *pictures; int32_t *labels; } mobile;
+    int64_t b, l, n, m;       /* symbols */
     int32_t *ids;
     uint8_t *images;
 };
@@ -152,6 +156,62 @@ static bool step_lstm_forward(struct state *s, bool symbolic, int64_t batch, int
 static bool step_lstm_train(struct state *s, bool symbolic, int64_t batch, int64_t length)
 {
     return run_lstm(s, symbolic, batch, length, true);
+}
+
+/* Separable convolutions, every second of which halves the sides: each channel by itself, then all of a position. */
+static bool mobile_open(struct mobile *m, kl_device device)
+{
+    m->pictures = calloc(MAX_PICTURES * 3 * MOBILE_SIDE * MOBILE_SIDE, sizeof *m->pictures);
+    m->labels = calloc(MAX_PICTURES, sizeof *m->labels);
+    for (int i = 0; m->pictures && i < MAX_PICTURES * 3 * MOBILE_SIDE * MOBILE_SIDE; i++)
+        m->pictures[i] = (float)random_below(1000) / 500 - 1;
+    kl_trace_begin("mobile init");
+    for (int i = -1; i < 2 * MOBILE_BLOCKS; i++) { /* the first one is of three channels, the others in pairs */
+        const int64_t in = i < 0 ? 3 : mobile_width[i / 2], out = mobile_width[i < 0 ? 0 : (i + 1) / 2];
+        const bool apart = i >= 0 && i % 2 == 0;
+        const int64_t side = i < 0 || apart ? 3 : 1, dims[4] = {out, apart ? 1 : in, side, side};
+        parameter_new(&m->p, device, 4, dims, 0, sqrt(2.0 / (double)(dims[1] * side * side)));
+        parameter_new(&m->p, device, 1, &out, 1, 0);
+        parameter_new(&m->p, device, 1, &out, 0, 0);
+    }
+    parameter_new(&m->p, device, 2, (int64_t[]){mobile_width[MOBILE_BLOCKS], MOBILE_CLASSES}, 0, 0.02);
+    m->adam = kl_adam(m->p.n, m->p.t, NULL);
+    return kl_trace_end() == KL_OK && m->pictures && m->labels && m->adam;
+}
+
+static void mobile_close(struct mobile *m)
+{
+    kl_optimizer_free(m->adam);
+    parameters_release(&m->p);
+    free(m->pictures);
+    free(m->labels);
+}
+
+static bool step_mobile_train(struct state *s, bool symbolic, int64_t batch, int64_t length)
+{
+    (void)length;
+    const struct mobile *m = &s->mobile;
+    kl_device device = s->gpt.device;
+    const int64_t dims[4] = {batch, 3, MOBILE_SIDE, MOBILE_SIDE}, lengths[4] = {s->m, 3, MOBILE_SIDE, MOBILE_SIDE};
+    const int sides[2] = {2, 3};
+    kl_trace_begin(symbolic ? "mobile step symbolic" : "mobile step fixed");
+    kl_tensor x = symbolic ? kl_input_symbolic(device, KL_F32, 4, lengths, dims, m->pictures)
+                           : kl_input(device, KL_F32, 4, dims, m->pictures);
+    kl_tensor label = symbolic ? kl_input_symbolic(device, KL_I32, 1, &s->m, &batch, m->labels)
+                               : kl_input(device, KL_I32, 1, &batch, m->labels);
+    const kl_tensor *p = m->p.t;
+    for (int i = -1; i < 2 * MOBILE_BLOCKS; i++, p += 3) {
+        const bool apart = i >= 0 && i % 2 == 0;
+        const int64_t stride = i < 0 || i % 4 == 2 ? 2 : 1, pad = i < 0 || apart;
+        x = kl_conv(x, p[0], kl_none, (int64_t[]){stride, stride}, (int64_t[]){pad, pad}, (int64_t[]){pad, pad}, NULL,
+                    apart ? (int)mobile_width[i / 2] : 1);
+        x = kl_relu(kl_batch_norm(x, p[1], p[2], kl_none, kl_none, true, 0.1, 1e-5));
+    }
+    kl_tensor loss = kl_keep(kl_cross_entropy(kl_linear(kl_mean(x, 2, sides, false), p[0], kl_none), label));
+    kl_optimizer_step(m->adam, loss, 1e-3);
+    bool ok = kl_trace_end() == KL_OK && kl_sync(device) == KL_OK;
+    kl_release(loss);
+    return ok;
 }
 
 /* ---- pairs ---- */
@@ -363,18 +423,20 @@ int main(int argc, char **argv)
     steps = bench_size(&b, STEPS, SMOKE_STEPS);
     kl_set_option("threads", 1);
     s.b = kl_symbol("batch", 1, MAX_BATCH), s.l = kl_symbol("length", 2, MAX_LENGTH);
-    s.n = kl_symbol("images", 1, MAX_IMAGES);
+    s.n = kl_symbol("images", 1, MAX_IMAGES), s.m = kl_symbol("pictures", 1, MAX_PICTURES);
     s.ids = calloc(MAX_BATCH * MAX_LENGTH + 1, sizeof *s.ids);
     s.images = calloc((size_t)(MAX_IMAGES * mlp_width[0]), 1);
     for (int i = 0; s.ids && i <= MAX_BATCH * MAX_LENGTH; i++)
         s.ids[i] = (int32_t)random_below((uint32_t)size.vocabulary);
     bool ok = s.ids && s.images && gpt_open(&s.gpt, device, size) && mlp_open(&s.mlp, device, MAX_IMAGES) &&
-              lstm_open(&s.lstm, device);
+              lstm_open(&s.lstm, device) && mobile_open(&s.mobile, device);
     ok = ok && (!bench_wants(&b, "mlp") || compare_pairs(&b, "mlp", step_mlp, &s, MAX_IMAGES));
     ok = ok && (!bench_wants(&b, "gpt") || compare_pairs(&b, "gpt", step_gpt_forward, &s, MAX_BATCH));
     ok = ok && (!bench_wants(&b, "gpt-step") || compare_pairs(&b, "gpt-step", step_gpt_train, &s, MAX_BATCH));
     ok = ok && (!bench_wants(&b, "lstm") || compare_pairs(&b, "lstm", step_lstm_forward, &s, MAX_BATCH));
     ok = ok && (!bench_wants(&b, "lstm-step") || compare_pairs(&b, "lstm-step", step_lstm_train, &s, MAX_BATCH));
+    ok = ok && (!bench_wants(&b, "mobile-step") ||
+                compare_pairs(&b, "mobile-step", step_mobile_train, &s, MAX_PICTURES));
     ok = ok && (!bench_wants(&b, "host") || compare_host(&b, &s));
     ok = ok && (!bench_wants(&b, "text") || run_text(&b, &s, true));
     ok = ok && (!bench_wants(&b, "text-longest") || run_text(&b, &s, false));
@@ -383,6 +445,7 @@ int main(int argc, char **argv)
     gpt_close(&s.gpt);
     mlp_close(&s.mlp);
     lstm_close(&s.lstm);
+    mobile_close(&s.mobile);
     free(s.ids);
     free(s.images);
     return ok ? bench_close(&b) : bench_fail(&b, "run");
