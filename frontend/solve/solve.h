@@ -19,6 +19,8 @@ static inline kl_tensor solve_number(kl_tensor t, double value)
 }
 /* The distance from 1 to the next number of the dtype. */
 static inline double solve_epsilon(kl_dtype d) { return d == KL_F64 ? 0x1p-52 : 0x1p-23; }
+/* The square root of the smallest normal number over solve_epsilon: squares of smaller numbers lose digits. */
+static inline double solve_tiny(kl_dtype d) { return d == KL_F64 ? 0x1p-485 : 0x1p-51; }
 static inline kl_tensor solve_transposed(kl_tensor a) { return kl_transpose(a, -1, -2); }
 
 /* ---- matrix.c ---- */

@@ -30,7 +30,8 @@ kl_tensor solve_column_pick(kl_tensor is, kl_tensor a);
 /* b c^T, [m, n, B]; b [m, B], c [n, B] */
 kl_tensor solve_outer(kl_tensor b, kl_tensor c);
 /* 1 - tau v v^T makes the elements of a [n, B] behind row `first` zero, and that one `left`; v [n, B] is 1 there and 0
- * before; tau and left: [1, B].  rows: [n, 1]. */
+ * before; tau and left: [1, B].  rows: [n, 1].  tau is 0 where these elements are too small to be squared: beside a
+ * matrix's largest element, of about 1, they are negligible. */
 struct solve_reflector { kl_tensor v, tau, left; };
 struct solve_reflector solve_reflector(kl_tensor a, kl_tensor rows, kl_tensor first);
 

@@ -13,7 +13,7 @@ static kl_status ql_rotation(void *ctx, const kl_tensor *in, int64_t nin, kl_ten
     kl_tensor inside = kl_and(kl_lt(b->first, j), kl_le(j, b->last)), is_last = kl_eq(j, b->last);
     kl_tensor is_first = kl_eq(j, b->first);
     kl_tensor f = kl_mul(s, e0), h = kl_mul(c, e0), r = kl_sqrt(kl_fma(f, f, kl_mul(g, g)));
-    kl_tensor some = kl_and(inside, kl_gt(r, zero));
+    kl_tensor some = kl_and(inside, kl_gt(r, solve_number(r, solve_tiny(kl_dtype_of(r)))));
     kl_tensor next_c = kl_where(some, kl_div(g, r), one), next_s = kl_where(some, kl_div(f, r), zero);
     kl_tensor left = kl_sub(d1, p);
     kl_tensor q = kl_fma(kl_sub(d0, left), next_s, kl_mul(kl_add(next_c, next_c), h));

@@ -20,7 +20,8 @@ struct solve_reflector solve_reflector(kl_tensor a, kl_tensor rows, kl_tensor fi
 {
     kl_tensor zero = solve_number(a, 0), one = solve_number(a, 1), is_first = kl_eq(rows, first);
     kl_tensor own = solve_column_pick(is_first, a), rest = kl_where(kl_gt(rows, first), a, zero);
-    kl_tensor square = solve_column_sum(kl_mul(rest, rest)), some = kl_gt(square, zero);
+    double tiny = solve_tiny(kl_dtype_of(a));
+    kl_tensor square = solve_column_sum(kl_mul(rest, rest)), some = kl_gt(square, solve_number(a, tiny * tiny));
     kl_tensor size = kl_sqrt(kl_fma(own, own, square));
     size = kl_where(kl_lt(own, zero), size, kl_neg(size));
     kl_tensor difference = kl_where(some, kl_sub(own, size), one);

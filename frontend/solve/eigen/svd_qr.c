@@ -14,11 +14,11 @@ static kl_status qr_rotation(void *ctx, const kl_tensor *in, int64_t nin, kl_ten
     kl_tensor zero = solve_number(f, 0), one = solve_number(f, 1), is_first = kl_eq(j, b->first);
     kl_tensor inside = kl_and(kl_lt(b->first, j), kl_le(j, b->last)), is_last = kl_eq(j, b->last);
     kl_tensor h = kl_mul(s, e0), g = kl_mul(c, e0), z = kl_sqrt(kl_fma(f, f, kl_mul(h, h)));
-    kl_tensor some = kl_and(inside, kl_gt(z, zero));
+    kl_tensor tiny = solve_number(f, solve_tiny(kl_dtype_of(f))), some = kl_and(inside, kl_gt(z, tiny));
     kl_tensor cv = kl_where(some, kl_div(f, z), one), sv = kl_where(some, kl_div(h, z), zero);
     kl_tensor f1 = kl_fma(x, cv, kl_mul(g, sv)), g1 = kl_fma(g, cv, kl_neg(kl_mul(x, sv)));
     kl_tensor h1 = kl_mul(d0, sv), y1 = kl_mul(d0, cv), z1 = kl_sqrt(kl_fma(f1, f1, kl_mul(h1, h1)));
-    some = kl_and(inside, kl_gt(z1, zero));
+    some = kl_and(inside, kl_gt(z1, tiny));
     kl_tensor cu = kl_where(some, kl_div(f1, z1), one), su = kl_where(some, kl_div(h1, z1), zero);
     out[0] = kl_where(inside, kl_fma(cu, g1, kl_mul(su, y1)), f);
     out[1] = kl_where(inside, kl_fma(cu, y1, kl_neg(kl_mul(su, g1))), x);
