@@ -1,6 +1,6 @@
 /* The exponential of a matrix: Pade approximants of a^(2^-s), squared s times (Higham 2005, "The scaling and squaring
  * method for the matrix exponential revisited"), degree 13 in f64, 7 in f32.  The gradient is the upper right block of
- * the exponential of [[a^T, g], [0, a^T]] (Najfeld and Havel 1995). */
+ * the exponential of [[a^T, g], [0, a^T]] (Najfeld and Havel 1995), which is linear in g. */
 #include "lapack.h"
 
 static const double coefficients_13[] = {
@@ -80,16 +80,25 @@ static kl_status expm_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor 
     return KL_OK;
 }
 
-/* in: a, its exponential, the gradient */
+/* [B, 1, 1] The largest sum of a column of sizes; 1 where that is 0 or not finite. */
+static kl_tensor expm_size(kl_tensor a)
+{
+    kl_tensor size = kl_max(kl_sum(kl_abs(a), 1, (int[]){1}, true), 1, (int[]){2}, true);
+    return kl_where(kl_and(kl_gt(size, solve_number(a, 0)), kl_is_finite(size)), size, solve_number(a, 1));
+}
+
+/* in: a, its exponential, the gradient, which is divided by its size: squarings that a alone does not need lose digits
+ */
 static kl_status expm_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     const struct expm *e = ctx;
     const struct solve_matrices *x = e->x;
     (void)nin, (void)nout;
     kl_tensor t = solve_transposed(in[0]), zero = kl_zeros(x->device, x->dtype, 3, (int64_t[]){x->B, x->n, x->n});
-    kl_tensor above = kl_concat(2, (kl_tensor[]){t, in[2]}, 2), below = kl_concat(2, (kl_tensor[]){zero, t}, 2);
+    kl_tensor size = expm_size(in[2]), above = kl_concat(2, (kl_tensor[]){t, kl_div(in[2], size)}, 2);
+    kl_tensor below = kl_concat(2, (kl_tensor[]){zero, t}, 2);
     kl_tensor both = expm_record(kl_concat(2, (kl_tensor[]){above, below}, 1), e->divide);
-    out[0] = kl_narrow(kl_narrow(both, 1, 0, x->n), 2, x->n, x->n);
+    out[0] = kl_mul(kl_narrow(kl_narrow(both, 1, 0, x->n), 2, x->n, x->n), size);
     return KL_OK;
 }
 

@@ -241,6 +241,9 @@ static void gradients(void)
     GRADIENT(g_slogdet, 2, 3, 3);
     GRADIENT(g_expm, 2, 3, 3);
     GRADIENT(g_expm_large, 3, 3);
+    kl_tensor one = kl_ones(dev, KL_F64, D(1, 1));
+    kl_requires_grad(one);
+    NEAR_LIST(kl_grad(kl_mul_scalar(kl_expm(one), 1e12), one), 0.1, 1e12 * exp(1.));
     /* the sum of squares of equal eigenvalues, of equal singular values */
     kl_tensor x = kl_eye(dev, KL_F64, 3, 3), s, t;
     kl_requires_grad(x);
