@@ -112,7 +112,7 @@ static kl_status ode_step(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor
 static kl_tensor ode_first_step(const struct ode *e, kl_tensor span, const kl_tensor *y, const kl_tensor *dy)
 {
     kl_tensor size = ode_norm(e, y, y, NULL), speed = ode_norm(e, dy, y, NULL), tiny = solve_number(span, 1e-5);
-    kl_tensor known = kl_and(kl_gt(size, tiny), kl_gt(speed, tiny));
+    kl_tensor known = kl_and(kl_and(kl_gt(size, tiny), kl_gt(speed, tiny)), kl_is_finite(speed));
     kl_tensor h = kl_div(kl_mul(size, solve_number(size, 0.01)), kl_where(known, speed, solve_number(speed, 1)));
     h = kl_minimum(kl_where(known, h, solve_number(h, 1e-6)), kl_abs(span));
     return kl_where(kl_lt(span, solve_number(span, 0)), kl_neg(h), h);
@@ -195,12 +195,20 @@ static kl_status ode_backward_interval(void *ctx, const kl_tensor *in, int64_t n
     return e->f.status;
 }
 
-/* in: y0, times, parameters, the result, its gradient */
+/* [] The largest size of an element; 1 where that is 0 or not finite. */
+static kl_tensor ode_size(kl_tensor a)
+{
+    kl_tensor size = kl_max(kl_abs(a), 0, NULL, false);
+    return kl_where(kl_and(kl_gt(size, solve_number(size, 0)), kl_is_finite(size)), size, solve_number(size, 1));
+}
+
+/* in: y0, times, parameters, the result, its gradient, which is divided by its size: the gradients are linear in it,
+ * what is tolerated of their errors is not */
 static kl_status ode_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor *out, int64_t nout)
 {
     struct ode *e = ctx;
-    (void)nout;
-    kl_tensor carried[ODE_STATES], r[1 + ODE_STATES], scanned[4], ignored, result = in[nin - 2], g = in[nin - 1];
+    kl_tensor carried[ODE_STATES], r[1 + ODE_STATES], scanned[4], ignored, result = in[nin - 2];
+    kl_tensor size = ode_size(in[nin - 1]), g = kl_div(in[nin - 1], size);
     e->back = true;
     e->n = 2 + e->f.n;
     memcpy(e->params, in + 2, (size_t)e->f.n * sizeof *in);
@@ -217,6 +225,8 @@ static kl_status ode_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_te
     out[0] = kl_add(r[1], kl_squeeze(kl_narrow(g, 0, 0, 1), 0));
     out[1] = kl_concat(2, (kl_tensor[]){kl_unsqueeze(start, 0), r[e->n]}, 0);
     memcpy(out + 2, r + 2, (size_t)e->f.n * sizeof *r);
+    for (int64_t i = 0; i < nout; i++)
+        out[i] = kl_mul(out[i], size);
     return e->f.status;
 }
 

@@ -68,6 +68,31 @@ static void batch(void)
     free(all);
 }
 
+/* y' = p y */
+static kl_status growth(void *ctx, kl_tensor t, kl_tensor y, int64_t n, const kl_tensor *params, kl_tensor *dy)
+{
+    (void)ctx, (void)t, (void)n;
+    *dy = kl_mul(params[0], y);
+    return KL_OK;
+}
+
+/* Gradients are linear in those of the result, of any size. */
+static void loss_scaled(kl_dtype dtype, double scale)
+{
+    double both[2], want = 3 * 2 * exp(-2.) * scale, tolerance = (dtype == KL_F64 ? 1e-6 : 1e-3) * scale;
+    kl_tensor in[2] = {kl_full(dev, dtype, D(1), -1), kl_full(dev, dtype, D(1), 3)}, g[2];
+    for (int i = 0; i < 2; i++)
+        kl_requires_grad(in[i]);
+    kl_tensor y = kl_odeint(growth, NULL, in[1], kl_linspace(dev, dtype, 0, 2, 2), 1, in, NULL);
+    OK(kl_grads(kl_mul_scalar(kl_narrow(y, 0, 1, 1), scale), 2, in, g));
+    for (int i = 0; i < 2; i++) {
+        double *value = values_of(g[i]);
+        both[i] = value ? *value : NAN;
+        free(value);
+    }
+    CHECK(fabs(both[0] - want) < tolerance && fabs(both[1] - want / 6) < tolerance);
+}
+
 static void equations(void)
 {
     double times[] = {0, 0.5, 2, 2.25}, want[8];
@@ -94,6 +119,7 @@ static void equations(void)
     batch();
     GRADIENT(g_spring, 8);
     GRADIENT(g_spring_back, 4);
+    loss_scaled(KL_F64, 1e-8), loss_scaled(KL_F64, 1e12), loss_scaled(KL_F32, 1e-8), loss_scaled(KL_F32, 1e13);
 }
 
 /* ---- roots ---- */
