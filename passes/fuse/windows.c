@@ -149,7 +149,7 @@ static bool find_contracted(const struct graph *g, ref dot, bool contracted, str
     for (unsigned i = 0; i < positions && contracted; i++)
         position[i] = axis_get(n->attr.dot.con_b, i);
     if (found < 2 || (s->rank != BEFORE + 2 && s->rank != BEFORE + 3) || shape_is_symbolic(s) ||
-        !node_numel(g, n->in[1]) || n->attr.dot.nbatch > 1 || s->dim[1] % d.batch ||
+        !node_numel(g, n->in[1]) || !d.m || n->attr.dot.nbatch > 1 || s->dim[1] % d.batch ||
         (contracted ? d.n : d.k) != s->dim[1] / d.batch * elements || positions != s->rank - 1 ||
         b->dim[position[0]] != s->dim[0])
         return false;
