@@ -266,7 +266,13 @@ kl_tensor kl_minimize(kl_solve_fn *f, void *ctx, kl_tensor x0, int64_t n, const 
         return kl_poison();
     m.rank = kl_shape(x0, m.dims);
     m.count = kl_numel(x0);
-    if (m.count <= 0) {
+    if (m.count < 0) {
+        char text[SOLVE_SHAPE_TEXT];
+        kl_operand(m.f.op, "x0", x0, text, sizeof text);
+        kl_failf(NULL, KL_ERR_SHAPE, "minimize: x0 must have a number of elements, got %s", text);
+        return solve_end(kl_none, 0, NULL);
+    }
+    if (!m.count) {
         out = kl_add(x0, solve_number(x0, 0));
     } else if (!n) { /* no second derivatives are wanted, which f may not have */
         list[0] = kl_detach(x0);

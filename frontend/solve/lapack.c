@@ -179,7 +179,7 @@ kl_tensor kl_lapack_lstsq(kl_tensor a, kl_tensor b)
     if (x.B && x.m && x.n && c)
         kl_custom_grad(lapack_lstsq_fn, lapack_lstsq_backward, &x, 2, in, 1, &out);
     else
-        out = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, x.n, c});
+        out = kl_matmul(solve_zeros(a, 3, (int64_t[]){x.B, x.n, x.m}), b);
     return solve_end(solve_result(&x, out), 0, NULL);
 }
 
@@ -209,8 +209,8 @@ static bool lapack_det_record(const char *op, kl_tensor a, struct solve_matrices
     if (x->B && x->n) {
         kl_custom_grad(lapack_det_fn, lapack_det_backward, x, 1, &a, 3, out);
     } else {
-        out[0] = out[1] = kl_ones(x->device, x->dtype, 1, &x->B);
-        out[2] = kl_zeros(x->device, x->dtype, 1, &x->B);
+        out[2] = solve_zeros(a, 1, &x->B);
+        out[0] = out[1] = kl_add(out[2], solve_number(a, 1));
     }
     for (int i = 0; i < 3; i++)
         out[i] = solve_result(x, out[i]);
@@ -274,8 +274,8 @@ kl_tensor kl_lapack_qr(kl_tensor a, kl_tensor *r)
             out[1] = kl_concat(2, (kl_tensor[]){out[1], rest}, 2);
         }
     } else {
-        out[0] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, x.m, k});
-        out[1] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, k, x.n});
+        out[0] = solve_zeros(a, 3, (int64_t[]){x.B, x.m, k});
+        out[1] = solve_zeros(a, 3, (int64_t[]){x.B, k, x.n});
     }
     *r = solve_result(&x, out[1]);
     return solve_end(solve_result(&x, out[0]), 1, &r);

@@ -97,8 +97,8 @@ kl_tensor kl_lu(kl_tensor a, kl_tensor *l, kl_tensor *u)
     int64_t k = x.m < x.n ? x.m : x.n;
     if (!x.B || !k) {
         out[0] = kl_expand(kl_arange(x.device, KL_I32, x.m), 2, (int64_t[]){x.B, x.m});
-        out[1] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, x.m, k});
-        out[2] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, k, x.n});
+        out[1] = solve_zeros(a, 3, (int64_t[]){x.B, x.m, k});
+        out[2] = solve_zeros(a, 3, (int64_t[]){x.B, k, x.n});
     } else {
         kl_custom_grad(lu_fn, lu_backward, &x, 1, &a, 3, out);
     }
@@ -141,8 +141,8 @@ kl_tensor kl_slogdet(kl_tensor a, kl_tensor *logarithm)
     if (!solve_begin("slogdet", &a, true, &x))
         return kl_poison();
     if (!x.B || !x.n) {
-        out[0] = kl_ones(x.device, x.dtype, 1, &x.B);
-        out[1] = kl_zeros(x.device, x.dtype, 1, &x.B);
+        out[1] = solve_zeros(a, 1, &x.B);
+        out[0] = kl_add(out[1], solve_number(a, 1));
     } else {
         kl_custom_grad(slogdet_fn, slogdet_backward, &x, 1, &a, 2, out);
     }

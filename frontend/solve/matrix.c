@@ -134,6 +134,14 @@ kl_status solve_in_blocks(kl_region_fn *fn, const struct solve_matrices *x, kl_t
     return status;
 }
 
+kl_tensor solve_zeros(kl_tensor a, int rank, const int64_t *dims)
+{
+    kl_tensor zero = kl_sum(a, 2, (int[]){1, 2}, false);
+    for (int i = 1; i < rank; i++)
+        zero = kl_unsqueeze(zero, -1);
+    return kl_expand(zero, rank, dims);
+}
+
 kl_tensor solve_identity(const struct solve_matrices *x, int64_t n)
 {
     return kl_expand(kl_eye(x->device, x->dtype, n, n), 3, (int64_t[]){x->B, n, n});

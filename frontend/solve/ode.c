@@ -250,7 +250,8 @@ kl_tensor kl_odeint(kl_ode_fn *f, void *ctx, kl_tensor y0, kl_tensor times, int6
     kl_tensor list[1 + SOLVE_MAX_PARAMS], in[2 + SOLVE_MAX_PARAMS], out;
     int64_t dims[KL_MAX_RANK];
     char text[SOLVE_SHAPE_TEXT];
-    if (!ode_options_valid(&e, kl_dtype_of(y0)) || kl_operand("odeint", "times", times, text, sizeof text) != KL_OK)
+    if (kl_operand("odeint", "y0", y0, text, sizeof text) != KL_OK || !ode_options_valid(&e, kl_dtype_of(y0)) ||
+        kl_operand("odeint", "times", times, text, sizeof text) != KL_OK)
         return kl_poison();
     if (kl_shape(times, dims) != 1 || dims[0] == 0 || kl_dtype_of(times) != kl_dtype_of(y0))
         return kl_failf(NULL, KL_ERR_SHAPE, "odeint: times must be [T] of y0's dtype, with one at least, got %s %s",

@@ -53,6 +53,9 @@ kl_tensor solve_poison(kl_tensor a);
  * at a time, so that their arrays stay in the cache through all steps; threads share these out where fn is one kernel.
  */
 kl_status solve_in_blocks(kl_region_fn *fn, const struct solve_matrices *x, kl_tensor a, kl_tensor *out, int64_t nout);
+/* Zeros [B, ...] that depend on a [B, m, n], which has no elements: a gradient that flows to it is empty, not missing.
+ */
+kl_tensor solve_zeros(kl_tensor a, int rank, const int64_t *dims);
 /* [B, n, n] */
 kl_tensor solve_identity(const struct solve_matrices *x, int64_t n);
 

@@ -222,8 +222,48 @@ static kl_tensor g_second(kl_tensor x)
     return kl_grad(kl_sum_all(kl_exp(kl_mul_scalar(l, 0.1))), x);
 }
 
+static kl_tensor e_svd(kl_tensor x)
+{
+    kl_tensor s, t;
+    kl_svd(x, &s, &t);
+    return s;
+}
+static kl_tensor e_lu(kl_tensor x)
+{
+    kl_tensor l, u;
+    kl_lu(x, &l, &u);
+    return u;
+}
+static kl_tensor e_qr(kl_tensor x)
+{
+    kl_tensor r;
+    kl_qr(x, &r);
+    return r;
+}
+static kl_tensor e_slogdet(kl_tensor x)
+{
+    kl_tensor size;
+    kl_slogdet(x, &size);
+    return size;
+}
+static kl_tensor e_pinv(kl_tensor x) { return kl_pinv(x, 0); }
+
+/* The gradient of nothing is empty, not an error. */
+static void empty_gradients(void)
+{
+    static kl_tensor (*const functions[])(kl_tensor) = {e_svd, e_lu, e_qr, e_slogdet, e_pinv, kl_det, kl_expm};
+    for (size_t i = 0; i < 2 * sizeof functions / sizeof *functions; i++) {
+        kl_tensor x = kl_zeros(dev, KL_F64, 3, i % 2 ? (int64_t[]){0, 3, 3} : (int64_t[]){2, 0, 0});
+        kl_requires_grad(x);
+        kl_tensor g = kl_grad(kl_sum_all(functions[i / 2](x)), x);
+        SHAPE(g, i % 2 ? 0 : 2, i % 2 ? 3 : 0, i % 2 ? 3 : 0);
+        kl_release(g), kl_release(x);
+    }
+}
+
 static void gradients(void)
 {
+    empty_gradients();
     GRADIENT(g_eigh, 4, 4);
     GRADIENT(g_eigh, 2, 3, 3);
     GRADIENT(g_second, 3, 3);

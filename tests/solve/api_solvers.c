@@ -275,6 +275,7 @@ static void refused(void)
     kl_tensor i = kl_zeros(dev, KL_I32, D(2)), t = kl_linspace(dev, KL_F64, 0, 1, 2);
     kl_set_name(sq, "start");
     REFUSED(kl_odeint(NULL, NULL, x, t, 0, NULL, NULL), KL_ERR_ARGUMENT, "odeint: the function is NULL");
+    REFUSED(kl_odeint(decay, NULL, kl_none, t, 0, NULL, NULL), KL_ERR_HANDLE, "odeint: y0 is kl_none");
     REFUSED(kl_odeint(decay, NULL, x, sq, 0, NULL, NULL), KL_ERR_SHAPE, "odeint: times must be [T]", "\"start\" [2,2]");
     REFUSED(kl_odeint(decay, NULL, f, t, 0, NULL, NULL), KL_ERR_SHAPE, "of y0's dtype", "got f64 [2]");
     REFUSED(kl_odeint(decay, NULL, x, t, 1, NULL, NULL), KL_ERR_ARGUMENT, "n is 1; it must be 0 to 60, of params NULL");
@@ -290,6 +291,11 @@ static void refused(void)
     kl_solve_options bad = {-1, 0};
     REFUSED(kl_conjugate_gradient(nothing, NULL, x, 0, NULL, &bad), KL_ERR_ARGUMENT, "conjugate_gradient: tolerance");
     REFUSED(kl_minimize(valley, NULL, x, 61, &t, NULL), KL_ERR_ARGUMENT, "minimize: n is 61");
+    OK(kl_trace_begin("any_length"));
+    int64_t any = kl_symbol("any", 1, 8);
+    kl_tensor start = kl_input_symbolic(dev, KL_F64, 1, &any, (int64_t[]){2}, (double[]){1, 2});
+    REFUSED(kl_minimize(valley, NULL, start, 0, NULL, NULL), KL_ERR_SHAPE, "minimize: x0 must have a number", "[any]");
+    kl_trace_abandon();
     NEAR_LIST(kl_odeint(decay, NULL, x, t, 0, NULL, NULL), 0, 0, 0, 0, 0); /* the next call works */
 }
 

@@ -282,8 +282,10 @@ kl_tensor kl_det(kl_tensor a)
         return op_failed();
     struct shape batch = v.shape;
     batch.rank -= 2;
-    if (x.B * x.n == 0)
-        return compose_end(t, kl_ones(x.device, x.given, (int)batch.rank, batch.dim));
+    if (x.B * x.n == 0) {
+        y = kl_add(kl_sum(a, 2, (int[]){1, 2}, false), same_number(a, 1)); /* a gradient flows to a, an empty one */
+        return compose_end(t, linalg_result(&x, "det", y, &batch));
+    }
     kl_custom_grad(det_fn, det_backward, &x, 1, &a, 1, &y);
     return compose_end(t, linalg_result(&x, "det", y, &batch));
 }

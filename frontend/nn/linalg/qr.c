@@ -149,8 +149,9 @@ kl_tensor kl_qr(kl_tensor a, kl_tensor *r)
     sq.dim[rank - 1] = sr.dim[rank - 2] = k;
     kl_tensor out[2], rest = kl_none;
     if (x.B * x.n * m == 0) {
-        out[0] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, x.n, k});
-        out[1] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, k, m});
+        kl_tensor zero = kl_sum(a, 2, (int[]){1, 2}, true); /* a gradient flows to a, an empty one */
+        out[0] = kl_expand(zero, 3, (int64_t[]){x.B, x.n, k});
+        out[1] = kl_expand(zero, 3, (int64_t[]){x.B, k, m});
     } else {
         if (k < m) {
             rest = kl_narrow(a, 2, k, m - k);

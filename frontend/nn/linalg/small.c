@@ -1,7 +1,8 @@
 /* Matrices of few rows: each element is a tensor [B], and no loop is left.
  *
  * The values are the same bits as those of the scans of the other files, so that a matrix has the same results in any
- * batch.  A scan has fewer nodes, which counts where there is one matrix of more than a few rows. */
+ * batch, but for infinities in equations, of which a scan multiplies by 0 what is not computed here.  A scan has fewer
+ * nodes, which counts where there is one matrix of more than a few rows. */
 #include "linalg.h"
 
 bool linalg_is_small(const struct matrices *x, int64_t max_alone)

@@ -74,7 +74,7 @@ static kl_tensor pinv_record(const struct solve_matrices *x, kl_tensor a, double
     if (!tolerance)
         p.tolerance = solve_epsilon(x->dtype) * (double)(x->m > x->n ? x->m : x->n);
     if (!x->B || !x->m || !x->n)
-        return kl_zeros(x->device, x->dtype, 3, (int64_t[]){x->B, x->n, x->m});
+        return solve_zeros(a, 3, (int64_t[]){x->B, x->n, x->m});
     kl_custom_grad(pinv_fn, pinv_backward, &p, 1, &a, 1, &out);
     return out;
 }

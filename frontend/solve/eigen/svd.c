@@ -112,9 +112,9 @@ kl_tensor solve_svd_by(const char *op, kl_region_fn *fn, kl_tensor a, kl_tensor 
         return kl_poison();
     int64_t k = x.m < x.n ? x.m : x.n;
     if (!x.B || !k) {
-        out[0] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, x.m, k});
-        out[1] = kl_zeros(x.device, x.dtype, 2, (int64_t[]){x.B, k});
-        out[2] = kl_zeros(x.device, x.dtype, 3, (int64_t[]){x.B, x.n, k});
+        out[0] = solve_zeros(a, 3, (int64_t[]){x.B, x.m, k});
+        out[1] = solve_zeros(a, 2, (int64_t[]){x.B, k});
+        out[2] = solve_zeros(a, 3, (int64_t[]){x.B, x.n, k});
     } else {
         kl_custom_grad(fn, svd_backward, &x, 1, &a, 3, out);
     }
