@@ -79,6 +79,26 @@ static bool operand_conflicts(const struct graph *g, ref r, const struct pass_op
     return steps >= TIMES * steps_in_cache(bytes, o->processor.l1_bytes);
 }
 
+/* Are these views of half floats that are widened below them? */
+static bool is_of_halves(const struct graph *g, ref r)
+{
+    while (op_is_view(g->node[r].op))
+        r = g->node[r].in[0];
+    return g->node[r].op == OP_cast && g->node[r].dtype == KL_F32 && dtype_is_half(g->node[g->node[r].in[0]].dtype);
+}
+
+/* The same views of the half floats. */
+static ref views_of_halves(struct rewrite *w, ref r)
+{
+    const struct node *n = &w->from->node[r];
+    if (!op_is_view(n->op))
+        return w->map[n->in[0]];
+    ref in[MAX_OPERANDS] = {views_of_halves(w, n->in[0])};
+    struct node view = *n;
+    view.dtype = node_at(w->to, in[0])->dtype;
+    return graph_copy_node(w->to, w->from, &view, in);
+}
+
 /* The product with its first operand stored as [batch, rows, contraction]. */
 static ref product_of_stored(struct rewrite *w, ref r)
 {
@@ -101,7 +121,10 @@ static ref product_of_stored(struct rewrite *w, ref r)
     for (uint32_t d = 0; d < rank; d++)
         same &= perm[d] == d;
     /* a value of its own, of the same bits, which is stored because products do not compute their first operand */
-    n.in[0] = n_bitcast(w->to, same ? w->map[n.in[0]] : n_permute(w->to, w->map[n.in[0]], perm), n.dtype);
+    bool halves = is_of_halves(w->from, n.in[0]);
+    ref first = halves ? views_of_halves(w, n.in[0]) : w->map[n.in[0]];
+    first = same ? first : n_permute(w->to, first, perm);
+    n.in[0] = halves ? n_cast(w->to, first, KL_F32) : n_bitcast(w->to, first, n.dtype);
     n.in[1] = w->map[n.in[1]];
     return n.in[0] ? graph_add(w->to, &n, NULL) : NIL;
 }

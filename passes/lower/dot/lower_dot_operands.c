@@ -6,10 +6,12 @@ enum { MAX_STEP = 4 }; /* the largest distance between elements that are loaded 
 enum { MIN_PANEL = 16, MAX_PANEL = 64 }; /* columns of a panel of B */
 
 /* The distance in memory, as dot_find_steps defines it, by which element x moves when loop variable v increases by
- * one. */
+ * one.  An element may be a cast of one in memory, as a half float is that is widened where it is packed. */
 static int64_t step_of(struct kernel *k, val x, val v)
 {
     int64_t step = 0;
+    while (k->inst[x].op == L_OP(P_CAST))
+        x = k->inst[x].a;
     return k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, v, &step) ? -1 : step;
 }
 

@@ -426,11 +426,11 @@ static void choose_all(const struct dot *d, const struct caps *caps, bool comput
     bool gpu = caps->is_gpu, vector = d->b_step_n == 1 || t.run < d->size.n || d->panels;
     t.packs = !gpu && ((d->b_step_n != 0 && !vector) || packing_pays(&t));
     s->dot.pack_by = (uint8_t)pack_by(&t, computed);
-    if (!gpu && !computed && d->columns_run && packing_runs_pays(&t)) {
+    if (!gpu && d->columns_run && packing_runs_pays(&t)) {
         t.run = d->size.n;
         t.packs = true;
         s->dot.pack_by = PACK_COLUMN_RUNS;
-    } else if (!gpu && !computed && d->steps_run && !caps->compact && t.run == d->size.n && d->unit == 1) {
+    } else if (!gpu && d->steps_run && !caps->compact && t.run == d->size.n && d->unit == 1) {
         t.packs = true;
         s->dot.pack_by = PACK_STEP_RUNS;
     }
