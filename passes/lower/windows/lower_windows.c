@@ -18,7 +18,8 @@
  * is not finite, of a tile whether a sum is -0; if so, the block's chains are computed again with all products.
  *
  * The sums of a task are in scratch, results adjacent for each position; at the end squares of them are transposed, and
- * the epilogue has lanes along the results' rows in memory. */
+ * the epilogue has lanes along the results' rows in memory.  Squares end where images do, so that results are stored as
+ * vectors: 3x3 in 32 groups of 16 channels of 14x14 takes 0.87 of the time, of bf16 0.65. */
 #include "lower_windows.h"
 
 /* ---- facts ---- */
@@ -339,7 +340,7 @@ void dot_windows_emit(struct dot *d, const struct schedule *s)
     d->nr = s->dot_windows.nr;
     windows_scratch(&c, s->dot_windows.square);
     const int64_t groups = d->size.m / d->nr, image_rows = win->z.out * win->y.out;
-    const bool several = d->symbolic && rows > image_rows; /* images in a task */
+    const bool several = rows > image_rows && rows % image_rows == 0; /* images in a task */
     val all = ix_div(k, ix_size(k, d->len.n), win->x.out);
     val active = ix_scale(k, ix_div(k, ix_add(k, all, k_int(k, rows - 1)), rows), d->size.batch * groups);
     val p = lower_tasks(w, dot_parts(win->images * image_rows, rows) * d->size.batch * groups, active, &t);
@@ -348,11 +349,12 @@ void dot_windows_emit(struct dot *d, const struct schedule *s)
     c.m0 = ix_scale(k, ix_mod(k, p, groups), d->nr);
     c.n0 = ix_scale(k, row0, win->x.out);
     c.each = several ? image_rows * win->x.out : c.results;
-    if (several) {
+    if (several && d->symbolic) {
         here = ix_min(k, ix_sub(k, all, row0), rows);
         ix_assume_range(k, here, 1, rows);
-        c.here = ix_div(k, here, image_rows);
     }
+    if (several)
+        c.here = ix_div(k, here, image_rows);
     windows_begin_block(&c);
     begin_part(&c);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), here, 1);
