@@ -101,6 +101,22 @@ static LLVMValueRef prim_const_f32(struct emitter *m, LLVMTypeRef t, double numb
 }
 
 static LLVMValueRef f32_of_bf16(struct emitter *m, LLVMValueRef h) { HALF_TYPES(h) F32_OF_BF16(h) }
+
+/* As BF16_OF_F32, of 16 floats in 7 instructions of AVX-512 in place of 9: a mask selects the addend, and one
+ * instruction replaces the sum where x is NaN by x, made quiet.  (vcvtneps2bf16 takes denormals for 0.) */
+static LLVMValueRef bf16_of_f32_avx512(struct emitter *m, LLVMValueRef x)
+{
+    enum { QUIET_NAN = 0x22, CURRENT_DIRECTION = 4 }; /* a table: response 2 to quiet and signalling NaN */
+    HALF_TYPES(x)
+    LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx), i16 = LLVMInt16TypeInContext(m->ctx);
+    LLVMValueRef pattern = U_OF(x), odd = U_NE(U_AND(pattern, U_K(0x10000)), U_K(0));
+    LLVMValueRef sum = U_SELECT(odd, U_ADD(pattern, U_K(0x8000)), U_ADD(pattern, U_K(0x7fff)));
+    LLVMValueRef in[] = {F_OF(sum), x, U_K(QUIET_NAN), LLVMConstInt(i32, 0, 0), LLVMConstInt(i16, 0xffff, 0),
+                         LLVMConstInt(i32, CURRENT_DIRECTION, 0)};
+    LLVMValueRef fixed = intrinsic(m, "llvm.x86.avx512.mask.fixupimm.ps.512", NULL, 0, in, 6);
+    GIVE_BF16(U_SHR(U_OF(fixed), U_K(16)))
+}
+
 static LLVMValueRef bf16_of_f32(struct emitter *m, LLVMValueRef x)
 {
     HALF_TYPES(x)
@@ -108,6 +124,8 @@ static LLVMValueRef bf16_of_f32(struct emitter *m, LLVMValueRef x)
         LLVMValueRef half = LLVMBuildFPTrunc(m->b, x, type_like_shape(LLVMBFloatTypeInContext(m->ctx), x), "");
         return LLVMBuildBitCast(m->b, half, type_like_shape(LLVMInt16TypeInContext(m->ctx), x), "");
     }
+    if (m->x86 && m->vector_bytes == 64 && u32 != LLVMInt32TypeInContext(m->ctx) && LLVMGetVectorSize(u32) == 16)
+        return bf16_of_f32_avx512(m, x);
     BF16_OF_F32(x)
 }
 static LLVMValueRef flush_f32(struct emitter *m, LLVMValueRef x) { HALF_TYPES(x) FLUSH_F32(x) }
