@@ -281,7 +281,13 @@ void lower_prefetch_load(struct lowering *w, val load, val first)
     k_prefetch(k, PREFETCH_READ, (uint32_t)k->inst[load].imm, k->inst[load].a);
 }
 
-void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
+/* Do so many elements of node r take whole lines? */
+static bool are_whole_lines(const struct lowering *w, ref r, int64_t elements)
+{
+    return elements * (int64_t)dtype_size(w->g->node[r].dtype) % LINE_BYTES == 0;
+}
+
+void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord, int64_t elements)
 {
     val i = lower_flatten(w->k, s, coord);
     int64_t numel = shape_count(s), first[MAX_FETCHED];
@@ -300,9 +306,11 @@ void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
         }
     }
     for (uint32_t j = 0; j < nread; j++)
-        k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), ix_add(w->k, i, k_int(w->k, first[j])));
+        if (are_whole_lines(w, read[j], elements))
+            k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), ix_add(w->k, i, k_int(w->k, first[j])));
     for (uint32_t m = 0; m < w->nmember; m++)
-        if (w->stored[w->member[m]] && node_numel(w->g, w->member[m]) == numel && nwritten++ >= nread)
+        if (w->stored[w->member[m]] && node_numel(w->g, w->member[m]) == numel && nwritten++ >= nread &&
+            are_whole_lines(w, w->member[m], elements))
             k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, w->member[m], BUF_OUT), i);
 }
 

@@ -102,9 +102,10 @@ void lower_put(struct lowering *w, const struct element *e); /* stores it */
 /* The same in one. */
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
 /* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
- * coordinates.  A result is taken to replace an array that is read, as a state's next value does in place: the same
- * lines, and asking for them twice costs as much again. */
-void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord);
+ * coordinates, which are `elements` behind others that were fetched: of arrays of smaller elements the line may be the
+ * same, and is left out.  A result is taken to replace an array that is read, as a state's next value does in place:
+ * the same lines, and asking for them twice costs as much again. */
+void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord, int64_t elements);
 /* Fetches the line of an element, which may be beyond the end, by its load, if that is one: not where its address is
  * computed from another load, as a gather's index is, since that element does not exist either.  first: the first
  * instruction of the element. */

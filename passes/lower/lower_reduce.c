@@ -73,7 +73,7 @@ static void fetch_elements(const struct reduce *r, val i, int64_t count)
         reduce_operand_coord(r, ix_add(k, i, k_int(k, first)), r->kept_coord, coord);
         lower_point(w);
         if (computed) {
-            lower_prefetch(w, &r->in, coord);
+            lower_prefetch(w, &r->in, coord, first);
             continue;
         }
         val before = k->ninst;
@@ -155,7 +155,7 @@ static void fetch_lines(const struct reduce *r, val i)
     for (uint32_t l = 0; l < lines_of(r); l++) {
         val coord[KL_MAX_RANK] = {0};
         reduce_operand_coord(r, i, r->line_coord[l], coord);
-        lower_prefetch(r->w, &r->in, coord);
+        lower_prefetch(r->w, &r->in, coord, (int64_t)l * r->w->k->sched.width / lines_of(r));
     }
 }
 

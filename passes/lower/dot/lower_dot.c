@@ -222,7 +222,7 @@ static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
         dot_result_coord(d, m, ix_add(k, t->n0, ix_scale(k, ix_mod(k, number, per_row), line)), coord);
         if (d->permute)
             dot_permuted_coord(d, d->permute, coord, permuted);
-        lower_prefetch(w, d->permute ? node_shape(w->g, d->permute) : &d->out, d->permute ? permuted : coord);
+        lower_prefetch(w, d->permute ? node_shape(w->g, d->permute) : &d->out, d->permute ? permuted : coord, 0);
     }
     if (guard)
         k_end(k, guard);
