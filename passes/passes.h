@@ -85,6 +85,9 @@ bool dot_sweeps(const struct graph *g, ref r);
 /* fuse_rules.c: does r, on a processor, multiply few rows with windows, so that its kernel reads these in place
  * (lower_direct.c), and evaluates the pads around them?  Its order of sums is known. */
 bool dot_is_direct(const struct graph *g, ref r);
+bool dot_may_be_direct(const struct graph *g, ref r); /* would it be one if it were of f32? */
+/* ... and on this processor widen half floats where it loads them? */
+bool dot_widens_in_place(const struct graph *g, ref r, const struct processor *p);
 
 /* ---- windows.c ----
  *
@@ -114,6 +117,7 @@ struct image_windows {
 bool windows_find(const struct graph *g, ref dot, struct image_windows *w);
 /* On a processor that reads them in place (struct processor): is that faster than a product of packed windows? */
 bool windows_read_pays(const struct graph *g, ref dot, const struct image_windows *w);
+bool windows_would_pay(const struct graph *g, ref dot, const struct image_windows *w); /* if it were of f32 */
 /* Results of a tile of so many filters, of so many in a row; 0: no number of them is good. */
 int64_t windows_tile(int64_t row, int64_t filters);
 static inline int64_t windows_channel(const struct image_windows *w) /* elements of a channel of an image */

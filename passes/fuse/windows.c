@@ -258,11 +258,17 @@ static bool results_pay(const struct graph *g, ref dot, const struct image_windo
             (x->first <= tile * x->stride && (x->out - tile - 1) * x->stride + reach < x->end));
 }
 
+bool windows_would_pay(const struct graph *g, ref dot, const struct image_windows *w)
+{
+    const struct node *n = &g->node[dot];
+    return w->x.kernel > 1 && w->y.kernel * w->z.kernel > 1 &&
+           dot_sizes(g, n).m % (w->groups > 1 ? WINDOWS_CHANNELS / 2 : WINDOWS_CHANNELS) == 0 &&
+           (w->contracted ? weights_pay(w) : results_pay(g, dot, w));
+}
+
 bool windows_read_pays(const struct graph *g, ref dot, const struct image_windows *w)
 {
     const struct node *n = &g->node[dot];
     return n->dtype == KL_F32 && g->node[n->in[0]].dtype == KL_F32 && g->node[n->in[1]].dtype == KL_F32 &&
-           !n->attr.dot.order && w->x.kernel > 1 && w->y.kernel * w->z.kernel > 1 &&
-           dot_sizes(g, n).m % (w->groups > 1 ? WINDOWS_CHANNELS / 2 : WINDOWS_CHANNELS) == 0 &&
-           (w->contracted ? weights_pay(w) : results_pay(g, dot, w));
+           !n->attr.dot.order && windows_would_pay(g, dot, w);
 }

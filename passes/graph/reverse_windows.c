@@ -116,6 +116,20 @@ static int64_t length_rest(const struct graph *g, int64_t length, int64_t by)
     return known ? (a.constant % by + by) % by : -1;
 }
 
+static bool has_strides(const struct windowed *w)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < w->n; i++)
+        any |= w->stride[i] > 1;
+    return any;
+}
+
+/* Are y's operands of f32, or of half floats, which a processor's direct convolution widens? */
+static bool may_be_direct(const struct graph *g, const struct node *y, bool gpu)
+{
+    return y->dtype == g->node[y->in[1]].dtype && (y->dtype == KL_F32 || (!gpu && dtype_is_half(y->dtype)));
+}
+
 /* If a filter has few inputs, few rows share a window of dy, and summing the gradients of windows is faster.  So it is
  * if most products would be with the zeros between dy's elements, but where few rows share a window: a kernel of a
  * processor leaves these products out (lower_direct.c), and with one row a kernel is limited by memory.  all: the
@@ -125,14 +139,12 @@ static bool windows_pay(const struct graph *g, const struct node *y, const struc
     enum { FILTERS_PER_INPUT = 4, FEW_INPUTS = 32 };
     const struct shape *a = node_shape(g, y->in[0]), *b = node_shape(g, y->in[1]);
     int64_t depth = node_shape(g, w->x)->dim[1] / (b->dim[1] ? b->dim[1] : 1), elements = a->dim[1];
-    bool every = true, known = true;
+    bool every = !has_strides(w), known = true;
     for (uint32_t i = 0; i < w->n; i++) {
-        every &= w->stride[i] == 1;
         elements *= w->size[i];
         known &= length_rest(g, node_shape(g, w->x)->dim[2 + i], w->stride[i]) >= 0;
     }
-    if (!every && (y->dtype != KL_F32 || g->node[y->in[1]].dtype != KL_F32 || depth > (all ? 1 : FEW_INPUTS) ||
-                   elements > DOT_BLOCK))
+    if (!every && (!may_be_direct(g, y, all) || depth > (all ? 1 : FEW_INPUTS) || elements > DOT_BLOCK))
         return false;
     if (!every && !known)
         graph_depends_on_values(g, "which gradient a convolution with strides has depends on its sizes");
@@ -246,7 +258,12 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
     a = cast_to(g, a, g->node[n.in[0]].dtype);
     union attr dims = n.attr;
     dims.dot.lanes = 0, dims.dot.kblock = 0, dims.dot.order &= DOT_ANY_SIZE; /* its order is that of its own length */
-    ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w, &x), &dims);
+    if (has_strides(&w)) { /* of half floats a product of f32, which no processor adds in pairs: it is a direct one */
+        a = cast_to(g, a, KL_F32);
+        dy = cast_to(g, dy, KL_F32);
+        dims.dot.order = 0;
+    }
+    ref dx = cast_to(g, n_dot(g, a, windows_of_gradient(g, dy, &w, &x), &dims), n.dtype);
     reverse_add(v, w.x, cast_to(g, n_reshape(g, batch_first(g, dx), &x), g->node[w.x].dtype));
     return true;
 }
@@ -261,14 +278,14 @@ static bool length_reaches(const struct graph *g, int64_t length, int64_t limit)
     return dim_range(g, length, &low, &high) && low >= limit;
 }
 
-/* Does y multiply few filters, a [groups, filters, ..], with windows b [N, groups, .., O...] of f32 that have columns
- * enough for lanes? */
-static bool sums_by_columns(const struct graph *g, const struct node *y)
+/* Does y multiply few filters, a [groups, filters, ..], with windows b [N, groups, .., O...] that have columns enough
+ * for lanes? */
+static bool sums_by_columns(const struct graph *g, const struct node *y, bool gpu)
 {
     enum { MAX_FILTERS = 8, MIN_COLUMNS = 4 };
     const union attr *dims = &y->attr;
     const struct shape *a = node_shape(g, y->in[0]), *b = node_shape(g, y->in[1]);
-    if (y->dtype != KL_F32 || g->node[y->in[1]].dtype != KL_F32 || a->rank != BEFORE || b->rank <= BEFORE ||
+    if (!may_be_direct(g, y, gpu) || a->rank != BEFORE || b->rank <= BEFORE ||
         b->rank > BEFORE + MAX_AXES || dims->dot.nbatch != 1 || dims->dot.ncon != 1 || dims->dot.batch_a ||
         axis_get(dims->dot.batch_b, 0) != 1 || axis_get(dims->dot.con_a, 0) != 2 || axis_get(dims->dot.con_b, 0) != 2)
         return false;
@@ -310,7 +327,7 @@ bool reverse_window_weights(struct reverse *v, ref y, ref dy)
 {
     struct graph *g = v->t;
     const struct node n = g->node[y];
-    if (n.op != OP_dot || !v->needed[n.in[0]] || !sums_by_columns(g, &n))
+    if (n.op != OP_dot || !v->needed[n.in[0]] || !sums_by_columns(g, &n, v->gpus >> n.device & 1))
         return false;
     /* dy [groups, filters, N, O...], windows [N, groups, .., O...] */
     const struct shape *b = node_shape(g, n.in[1]);
@@ -329,9 +346,11 @@ bool reverse_window_weights(struct reverse *v, ref y, ref dy)
             dims.dot.batch_b |= d << 4 * dims.dot.nbatch++;
         }
     }
-    /* [N unless contracted, groups, .., columns, filters, ..] */
+    /* [N unless contracted, groups, .., columns, filters, ..]; of half floats the sums are rounded once */
     const uint32_t groups = contracted & 1 ? 1u : 2u;
-    ref sum = n_dot(g, dy, n.in[1], &dims);
-    reverse_add(v, n.in[0], n_reshape(g, n_reduce(g, OP_sum, sum, ((1u << dims.dot.nbatch) - 1) & ~groups), &weights));
+    ref first = cast_to(g, dy, KL_F32), second = cast_to(g, n.in[1], KL_F32);
+    ref sum = n_dot(g, first, second, &dims);
+    sum = cast_to(g, n_reduce(g, OP_sum, sum, ((1u << dims.dot.nbatch) - 1) & ~groups), n.dtype);
+    reverse_add(v, n.in[0], n_reshape(g, sum, &weights));
     return true;
 }

@@ -107,7 +107,10 @@ static val pred_in_padding(struct lowering *w, ref r, const val *coord)
 
 static val lower_load(struct lowering *w, ref r, const val *coord)
 {
-    val i = lower_place(w, r, coord), padded = pred_in_padding(w, r, coord), there = padded ? padded : w->pred;
+    const bool copied = r == w->copied.node;
+    const uint32_t buf = copied ? w->copied.buf : lower_buffer(w, r, BUF_IN);
+    val i = copied ? ix_sub(w->k, lower_place(w, r, coord), w->copied.first) : lower_place(w, r, coord);
+    val padded = pred_in_padding(w, r, coord), there = padded ? padded : w->pred;
     val where = w->l.where;
     bool part = where && w->k->inst[where].varying; /* of the lanes that exist: the others may say anything */
     bool lanes = there && (w->pred_all || (w->lane && (part || ix_depends(w->k, i, w->lane))));
@@ -115,9 +118,8 @@ static val lower_load(struct lowering *w, ref r, const val *coord)
     if (where)
         pred = pred ? k_prim(w->k, P_AND, pred, where, 0) : where;
     if (w->loads)
-        return counted_load(w, lower_buffer(w, r, BUF_IN), i, pred);
-    return w->held && !where ? load_once(w, lower_buffer(w, r, BUF_IN), i, pred)
-        : k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
+        return counted_load(w, buf, i, pred);
+    return w->held && !where ? load_once(w, buf, i, pred) : k_load(w->k, buf, i, pred);
 }
 
 bool lower_in_memory(const struct lowering *w, ref r)
@@ -183,7 +185,7 @@ static val compute_node(struct lowering *w, ref r, const val *coord)
         return w->held->member[w->place[r]];
     if (w->row_copy && lower_is_member(w, r) && w->row_copy[w->place[r]])
         return k_load(w->k, w->row_copy[w->place[r]] - 1, w->column, w->pred);
-    if (lower_in_memory(w, r))
+    if (lower_in_memory(w, r) || r == w->copied.node)
         return lower_load(w, r, coord);
     if (!op_is_elementwise(n->op))
         return opinfo[n->op].lower(&w->l, r, coord);
@@ -531,6 +533,7 @@ bool trial_begin(struct trial *t, const struct lowering *w)
     *t = (struct trial){.w = *w};
     t->w.out = &t->out;
     t->w.arg_cap = 0;
+    t->w.copied.node = NIL;
     t->w.l.k = t->w.k = kernel_new("trial");
     if (t->w.k)
         kernel_take_symbols(t->w.k, w->k->placeholders);

@@ -83,6 +83,8 @@ struct lowering {
                                   what was loaded; NULL: nothing */
     struct map_loads *loads; /* NULL: loads are not counted */
     val column;              /*   element of the row */
+    struct { ref node; uint32_t buf; val first; } copied; /* a member that a task has in scratch, from element `first`
+                                                             on; node NIL: there is none */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
     bool pred_all;           /*   and all others: it is a thread that may not exist */
     val pred_padded;         /* row kernels: pred of elements that may be in the padding of a row's pitch; 0: as pred */

@@ -297,6 +297,37 @@ static void emit_stepped_tile(const struct direct *c, const struct direct_tile *
     }
 }
 
+/* Widens all channels of the task's image into scratch, from which its tiles then read it. */
+static void widen_images(const struct direct *c, const struct image_windows *images, uint32_t buf)
+{
+    struct lowering *w = c->d->w;
+    struct kernel *k = w->k;
+    const int64_t count = images->channels * windows_channel(images), lanes = c->d->nr, whole = count / lanes;
+    const val image = ix_add(k, ix_scale(k, c->outer, images->groups), c->d->batch_index);
+    val coord[KL_MAX_RANK] = {0}, first = ix_scale(k, image, count);
+    for (int64_t tail = 0; tail < 2; tail++) {
+        if (tail ? count == whole * lanes : !whole)
+            continue;
+        val loop = tail ? 0 : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), 1);
+        w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, lanes), 1);
+        w->pred = tail ? k_prim(k, P_LT, w->lane, k_int(k, count - whole * lanes), 0) : 0;
+        if (tail)
+            ix_bound(k, w->lane, 0, count - whole * lanes - 1);
+        val at = ix_add(k, loop ? ix_scale(k, loop, lanes) : k_int(k, whole * lanes), w->lane);
+        lower_unflatten(k, node_shape(w->g, images->array), ix_add(k, first, at), coord);
+        lower_point(w);
+        k_store(k, buf, at, lower_at(w, images->array, coord), w->pred);
+        k_end(k, w->lane);
+        w->lane = w->pred = 0;
+        if (loop)
+            k_end(k, loop);
+    }
+    w->copied.node = images->array;
+    w->copied.buf = buf;
+    w->copied.first = first;
+    lower_point(w);
+}
+
 /* The tiles of some rows of the first operand, of those from `from` to `to` one below the other. */
 static void emit_window_tiles(struct direct *c, val from, val to, int64_t mr)
 {
@@ -363,6 +394,9 @@ void dot_direct_emit(struct dot *d, const struct schedule *s)
     c.has_zeros = (z->step_columns > 1 || z->step_rows > 1) && d->size.k >= MIN_LEFT_OUT;
     if (c.has_zeros)
         c.most = k_buf(k, BUF_SCRATCH, KL_I32, d->nr, 0);
+    struct image_windows array;
+    const bool widens = s->dot_direct.widen && dot_direct_copies(d, &array);
+    const uint32_t copy = !widens ? 0 : k_buf(k, BUF_SCRATCH, KL_F32, array.channels * windows_channel(&array), 0);
     lower_scalars(w);
     if (d->symbolic) {
         val some = ix_mul(k, ix_size(k, d->len.batch), z->in_batch ? k_int(k, 1) : ix_size(k, d->len.n));
@@ -381,6 +415,8 @@ void dot_direct_emit(struct dot *d, const struct schedule *s)
         from = ix_scale(k, ix_mod(k, rest, blocks), each);
         to = ix_add(k, from, k_int(k, each));
     }
+    if (widens)
+        widen_images(&c, &array, copy);
     for (int i = 0; i < 4; i++) {
         if (!begin_part(k, d->size.m, d->mr, i & 1, group, &c.m0, &mr, &rows))
             continue;
@@ -393,5 +429,6 @@ void dot_direct_emit(struct dot *d, const struct schedule *s)
         }
         direct_close_segment(k, rows);
     }
+    w->copied.node = NIL;
     lower_tasks_end(w, &t);
 }

@@ -12,6 +12,8 @@ enum { MAX_SUMS = 64, MAX_HELD = 16, MAX_ELEMENTS = 64, MAX_STEP = 4 };
  * adjacent columns that one filter has, and a tile of two vectors then loads each of the filter's elements half as
  * often: on one thread with AVX-512, 7x7 of 96 channels of 56x56 takes 0.85 of the time, 5x5 of 144 channels 0.86. */
 bool dot_direct_reads_rows(const struct dot *d);
+/* May a task's images, all channels of one, be widened into scratch first?  Sets what they are. */
+bool dot_direct_copies(const struct dot *d, struct image_windows *images);
 
 struct direct {
     struct dot *d;

@@ -308,6 +308,7 @@ static void any_product(struct kernel_cases *c, const struct caps *t, struct sch
         s->dot_direct.tiles = rng_below(&c->r, 2) ? up_to(c, 3) : 0;
         s->dot_direct.elements = rng_below(&c->r, 2) ? up_to(c, 12) : 0;
         s->dot_direct.lines = rng_below(&c->r, 2) ? up_to(c, 20) : 0;
+        s->dot_direct.widen = (uint16_t)rng_below(&c->r, 2);
         break;
     case SCHED_DOT_BLOCKS:
         blocks_of(c, s, power(c, 4), power(c, 4), 1);
