@@ -118,8 +118,13 @@ bool windows_find(const struct graph *g, ref dot, struct image_windows *w);
 /* On a processor that reads them in place (struct processor): is that faster than a product of packed windows? */
 bool windows_read_pays(const struct graph *g, ref dot, const struct image_windows *w);
 bool windows_would_pay(const struct graph *g, ref dot, const struct image_windows *w); /* if it were of f32 */
-/* Results of a tile of so many filters, of so many in a row; 0: no number of them is good. */
-int64_t windows_tile(int64_t row, int64_t filters);
+/* Results of a tile; 0: no number of them is good. */
+int64_t windows_tile_results(const struct image_windows *w);
+/* How far apart these are: adjacent, or as far as elements of the images, if they are so many. */
+static inline int64_t windows_apart(const struct window_axis *x, int64_t results)
+{
+    return results > 0 && x->out % (results * x->gap) == 0 ? x->gap : 1;
+}
 static inline int64_t windows_channel(const struct image_windows *w) /* elements of a channel of an image */
 {
     return w->z.length * w->y.length * w->x.length;

@@ -220,7 +220,7 @@ int64_t windows_tile_rows(const struct image_windows *w)
 
 /* Results of a tile: a divisor of a row's, so that it takes no masks.  Seven are fourteen chains of two vectors, which
  * is what a processor of four or five cycles for a multiply-add needs, and leave registers. */
-int64_t windows_tile(int64_t row, int64_t filters)
+static int64_t windows_tile(int64_t row, int64_t filters)
 {
     static const uint8_t two_vectors[] = {7, 8, 6, 10, 9}, one_vector[] = {14, 16, 12, 10, 15, 9, 8, 7};
     const bool two = filters == WINDOWS_CHANNELS;
@@ -229,6 +229,14 @@ int64_t windows_tile(int64_t row, int64_t filters)
         if (row % by_preference[i] == 0)
             return by_preference[i];
     return 0;
+}
+
+/* With zeros between the images' elements, results as far apart as these meet the same columns of the kernel. */
+int64_t windows_tile_results(const struct image_windows *w)
+{
+    const struct window_axis *x = &w->x;
+    const int64_t apart = x->gap > 1 && x->out % x->gap == 0 ? windows_tile(x->out / x->gap, w->filters) : 0;
+    return apart ? apart : windows_tile(x->out, w->filters);
 }
 
 /* Are there enough tiles for each channel that is packed, does each multiply enough, and is its code for the images'
@@ -250,12 +258,13 @@ static bool results_pay(const struct graph *g, ref dot, const struct image_windo
 {
     enum { MIN_PRODUCTS = 64 };
     const struct window_axis *x = &w->x;
-    const int64_t tile = windows_tile(x->out, w->filters), reach = (x->kernel - 1) * x->dilation;
+    const int64_t tile = windows_tile_results(w), span = tile * windows_apart(x, tile);
+    const int64_t reach = (x->kernel - 1) * x->dilation;
     const struct node *n = &g->node[dot];
     return x->kernel <= MAX_WINDOW && (w->z.kernel == 1 || dot_sizes(g, n).k >= MIN_PRODUCTS) &&
            (int64_t)n->attr.dot.kblock >= x->kernel && tile &&
            (!w->outside || /* a tile at each side */
-            (x->first <= tile * x->stride && (x->out - tile - 1) * x->stride + reach < x->end));
+            (x->first <= span * x->stride && (x->out - span - 1) * x->stride + reach < x->end));
 }
 
 bool windows_would_pay(const struct graph *g, ref dot, const struct image_windows *w)

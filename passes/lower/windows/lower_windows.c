@@ -7,7 +7,8 @@
  * the image are skipped for all of the tile.  So the padding need not be in memory: a convolution 3x3 of stride 2 of
  * 256 channels takes 0.95 of the time without the kernel that stores it.  Zeros between the elements, as of a
  * transposed convolution, are left out likewise: rows of the kernel are stepped over, and tiles have code for each way
- * in which their columns meet elements.
+ * in which their columns meet elements.  If the row is long enough, a tile's results are as far apart as elements, so
+ * that all meet the same columns and a weight is loaded once for all of them.
  *
  * A k-block's weights may be more than the first-level cache has: then all rows of the task are multiplied with a part
  * of them at a time, and the chains are kept in between.  Of channels that are whole and in the image the products are
@@ -96,31 +97,48 @@ int64_t dot_windows_block_channels(const struct dot *d)
     return d->blocks == 1 ? d->windows.channels : dot_parts(d->kblock, steps) + (d->kblock % steps != 0);
 }
 
-/* The tiles of a row of results: those at the edges, and those between, of which as many are in an iteration as have
- * other zeros between the images' elements. */
-static void emit_row(const struct windows_product *c, val row)
+/* The tiles of a row of results whose first one is `first` of those of a span: those at the edges, and those between,
+ * of which as many are in an iteration as have other zeros between the images' elements. */
+static void emit_row(const struct windows_product *c, val row, int64_t first)
 {
     struct kernel *k = c->d->w->k;
-    const int64_t tiles = c->win->x.out / c->d->mr, mr = c->d->mr, gap = c->win->x.gap;
-    const struct windows_edges edges = dot_windows_edges(c->d, mr);
-    const int64_t middle = (tiles - edges.left - edges.right) / gap * gap, end = edges.left + middle;
+    const int64_t span = c->d->mr * c->apart, spans = c->win->x.out / span, each = c->win->x.gap / c->apart;
+    const struct windows_edges edges = dot_windows_edges(c->d, span);
+    const int64_t middle = (spans - edges.left - edges.right) / each * each, end = edges.left + middle;
     struct windows_tile t = {.row = row};
-    for (int64_t i = 0; i < tiles; i++) {
+    for (int64_t i = 0; i < spans; i++) {
         if (i < edges.left || i >= end) {
-            t.at = i * mr;
+            t.at = i * span + first;
             t.column = k_int(k, t.at);
-            t.phase = t.at % gap;
+            t.phase = t.at % c->win->x.gap;
             windows_tile_emit(c, &t);
         } else if (i == edges.left) {
-            val number = k_loop(k, LOOP_SERIAL, k_int(k, i), k_int(k, end), gap);
-            for (int64_t j = 0; j < gap; j++) {
-                t.column = ix_scale(k, ix_add(k, number, k_int(k, j)), mr);
+            val number = k_loop(k, LOOP_SERIAL, k_int(k, i), k_int(k, end), each);
+            for (int64_t j = 0; j < each; j++) {
+                t.column = ix_add(k, ix_scale(k, ix_add(k, number, k_int(k, j)), span), k_int(k, first));
                 t.at = -1;
-                t.phase = (i + j) * mr % gap;
+                t.phase = ((i + j) * span + first) % c->win->x.gap;
                 windows_tile_emit(c, &t);
             }
             k_end(k, number);
         }
+    }
+}
+
+/* The tiles of the task's rows, `here` of at most `rows`, which begin with row0.  Those that meet the same elements of the kernel follow each
+ * other: the weights of a k-block of one phase stay in the first-level cache. */
+static void emit_rows(const struct windows_product *c, val row0, val here, int64_t rows)
+{
+    struct kernel *k = c->d->w->k;
+    const int64_t gap = c->win->y.gap < rows ? c->win->y.gap : rows;
+    for (int64_t first = 0; first < c->apart; first++) {
+        val phase = gap > 1 ? k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, gap), 1) : k_int(k, 0);
+        val i = k_loop(k, LOOP_SERIAL, phase, here, gap);
+        ix_bound(k, i, 0, rows - 1);
+        emit_row(c, ix_add(k, row0, i), first);
+        k_end(k, i);
+        if (gap > 1)
+            k_end(k, phase);
     }
 }
 
@@ -338,6 +356,7 @@ void dot_windows_emit(struct dot *d, const struct schedule *s)
     struct tasks t;
     d->mr = s->dot_windows.mr;
     d->nr = s->dot_windows.nr;
+    c.apart = windows_apart(&win->x, d->mr);
     windows_scratch(&c, s->dot_windows.square);
     const int64_t groups = d->size.m / d->nr, image_rows = win->z.out * win->y.out;
     const bool several = rows > image_rows && rows % image_rows == 0; /* images in a task */
@@ -357,10 +376,7 @@ void dot_windows_emit(struct dot *d, const struct schedule *s)
         c.here = ix_div(k, here, image_rows);
     windows_begin_block(&c);
     begin_part(&c);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), here, 1);
-    ix_bound(k, i, 0, rows - 1);
-    emit_row(&c, ix_add(k, row0, i));
-    k_end(k, i);
+    emit_rows(&c, row0, here, rows);
     if (c.parts > 1)
         k_end(k, c.part);
     windows_end_block(&c);

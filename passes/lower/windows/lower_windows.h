@@ -37,6 +37,7 @@ struct windows_product {
     int64_t results, lanes;                      /* of a channel in a task; lanes of squares that are transposed */
     int64_t each;                                /* results of which squares are made: all, or of an image */
     val here;                                    /* 0, or the task's images, which may be fewer than it has room for */
+    int64_t apart;                               /* a tile's results: 1, or the gap between the images' elements */
     uint32_t images, panel, chains, sums, square, most; /* lbufs; chains: of the k-block's parts so far; most: the
                                                            largest bits of a magnitude in the panel */
     val m0, n0;                                  /* the task's first channel and first result */
@@ -94,8 +95,8 @@ val windows_has_special(const struct windows_product *c, const val *acc);
 void windows_add_chains(const struct windows_product *c, val at, val *acc);
 
 /* ---- lower_windows_tile.c ---- */
-/* MR adjacent results: their row, counted through all planes of all images, and their first column; at: its number, if
- * it is known, so that they leave out columns of the kernel that are outside of the image; else -1.  phase: the number
+/* MR results of a row: the row, counted through all planes of all images, and their first column; at: its number, if it
+ * is known, so that they leave out columns of the kernel that are outside of the image; else -1.  phase: the number
  * modulo the gap between elements. */
 struct windows_tile { val row, column; int64_t at, phase; };
 /* The products of a tile with the part of the k-block, whose sums are added to what is in scratch. */

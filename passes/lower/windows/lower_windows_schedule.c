@@ -51,10 +51,12 @@ bool lower_reads_windows(const struct caps *caps)
 }
 
 /* Channels of images in a part of a k-block: the weights of a part stay in the first-level cache, while all rows of the
- * task are multiplied with them. */
-static int64_t choose_channels(const struct dot *d, const struct caps *caps, unsigned nr)
+ * task are multiplied with them, or those that meet the same ones. */
+static int64_t choose_channels(const struct dot *d, const struct caps *caps, unsigned mr, unsigned nr)
 {
+    const struct image_windows *win = &d->windows;
     int64_t bytes = (d->blocks > 1 ? d->kblock : d->size.k) * nr * d->element, most = caps->l1_bytes * 5 / 8;
+    bytes /= windows_apart(&win->x, mr) * win->y.gap * win->z.gap;
     return dot_parts(dot_windows_block_channels(d), dot_parts(bytes, most));
 }
 
@@ -73,7 +75,7 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
         if (!lower_reads_windows(caps) || !windows_read_pays(d->w->g, d->w->anchor, &d->windows))
             return false;
         s->dot_windows.kc = (uint32_t)d->kblock;
-        s->dot_windows.mr = (uint16_t)windows_tile(d->windows.x.out, d->windows.filters);
+        s->dot_windows.mr = (uint16_t)windows_tile_results(&d->windows);
         s->dot_windows.nr = (uint16_t)d->windows.filters;
     }
     if (!dot_tile_legal(d, s) || !tile_divides(d, s))
@@ -84,7 +86,7 @@ bool dot_windows_choose(struct dot *d, struct schedule *s)
     if (!s->dot_windows.square)
         s->dot_windows.square = (uint16_t)(caps->vector_bytes / 4 < nr ? caps->vector_bytes / 4 : nr);
     if (!s->dot_windows.channels)
-        s->dot_windows.channels = (uint32_t)choose_channels(d, caps, nr);
+        s->dot_windows.channels = (uint32_t)choose_channels(d, caps, s->dot_windows.mr, nr);
     if (!s->dot_windows.rows)
         s->dot_windows.rows = (uint32_t)choose_rows(d, caps, nr);
     if (open) { /* a task's work: products by sixteens, and each result once more, which is transposed and stored */

@@ -154,7 +154,7 @@ void windows_add_chains(const struct windows_product *c, val at, val *acc)
     const struct dot *d = c->d;
     struct kernel *k = d->w->k;
     for (int64_t i = 0; i < d->mr; i++) {
-        val here = ix_add(k, at, k_int(k, i * d->nr)), sum = acc[i];
+        val here = ix_add(k, at, k_int(k, i * c->apart * d->nr)), sum = acc[i];
         if (d->blocks > 1) {
             sum = k_prim(k, P_ADD, k_load(k, c->sums, here, 0), acc[i], 0);
             sum = k_prim(k, P_SELECT, k_prim(k, P_EQ, c->kb, k_int(k, 0), 0), acc[i], sum);

@@ -1,4 +1,4 @@
-/* A tile of a convolution whose windows are read in place (lower_windows.c): its rows are adjacent results, its lanes
+/* A tile of a convolution whose windows are read in place (lower_windows.c): its rows are results of a row, its lanes
  * channels.
  *
  * An index of the contraction is an element (z, y, x) of the window in a channel.  The loops over a channel's planes
@@ -12,9 +12,9 @@ enum { PREFETCH_CHANNELS = 2, /* ahead: of the images each, which lies on other 
 static bool is_padding(const struct windows_product *c, const struct windows_tile *t, int64_t i, int64_t column)
 {
     const struct window_axis *a = &c->win->x;
-    const int64_t x = (t->at + i) * a->stride + column * a->dilation;
+    const int64_t x = (t->at + i * c->apart) * a->stride + column * a->dilation;
     return (t->at >= 0 && (x < a->first || x >= a->end)) ||
-           (t->phase + i + column + (a->gap - 1) * a->before) % a->gap != 0;
+           (t->phase + i * c->apart + column + (a->gap - 1) * a->before) % a->gap != 0;
 }
 
 /* How far from the window_origin column `column` of the kernel is for result i. */
@@ -23,7 +23,7 @@ static int64_t column_offset(const struct windows_product *c, const struct windo
     const struct window_axis *a = &c->win->x;
     if (a->gap == 1)
         return i * a->stride + column * a->dilation;
-    return (t->phase + i + column + (a->gap - 1) * a->before) / a->gap;
+    return (t->phase + i * c->apart + column + (a->gap - 1) * a->before) / a->gap;
 }
 
 /* The tile's number along z and y, among the windows of an image. */
@@ -90,7 +90,7 @@ static void add_each(const struct windows_product *c, const struct windows_tile 
     val weight = k_load(k, c->panel, ix_add(k, ix_scale(k, ix_sub(k, step, c->k0), c->d->nr), c->d->w->lane), 0);
     val in_rows = win->outside ? windows_and(k, in_z, in_y) : 0;
     for (int64_t i = 0; i < c->d->mr; i++) {
-        val x = ix_add(k, ix_scale(k, ix_add(k, t->column, k_int(k, i)), win->x.stride), column);
+        val x = ix_add(k, ix_scale(k, ix_add(k, t->column, k_int(k, i * c->apart)), win->x.stride), column);
         val in = windows_and(k, t->at < 0 || !win->outside ? 0 : windows_is_between(k, x, &win->x),
                              windows_is_element(k, x, &win->x));
         val place = ix_add(k, at, windows_element(k, x, &win->x));
@@ -301,14 +301,14 @@ void windows_tile_emit(const struct windows_product *c, const struct windows_til
         acc[i] = zero;
         if (parts)
             acc[i] = k_prim(k, P_SELECT, k_prim(k, P_EQ, c->part, k_int(k, 0), 0), zero,
-                            k_load(k, c->chains, ix_add(k, at, k_int(k, i * d->nr)), 0));
+                            k_load(k, c->chains, ix_add(k, at, k_int(k, i * c->apart * d->nr)), 0));
     }
     add_block_part(c, t, origin, acc);
     if (parts) {
         val last = k_int(k, c->parts - 1);
         open = k_if(k, k_prim(k, P_LT, c->part, last, 0));
         for (int64_t i = 0; i < d->mr; i++)
-            k_store(k, c->chains, ix_add(k, at, k_int(k, i * d->nr)), acc[i], 0);
+            k_store(k, c->chains, ix_add(k, at, k_int(k, i * c->apart * d->nr)), acc[i], 0);
         k_end(k, open);
         open = k_if(k, k_prim(k, P_EQ, c->part, last, 0));
     }

@@ -211,7 +211,8 @@ void dot_windows_weights_emit(struct dot *d, const struct schedule *s)
     d->mr = s->dot_windows_weights.mr;
     d->nr = s->dot_windows_weights.nr;
     const int64_t results = tiles * d->mr;
-    struct windows_product c = {.d = d, .win = &d->windows, .results = results, .each = results, .parts = 1};
+    struct windows_product c = {.d = d, .win = &d->windows, .results = results, .each = results, .apart = 1,
+                                .parts = 1};
     windows_scratch(&c, s->dot_windows_weights.square);
     const int64_t groups = d->size.m / d->nr;
     const int64_t parts = windows_weight_tiles(d, d->mr) / tiles;
