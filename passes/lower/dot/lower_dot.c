@@ -203,13 +203,22 @@ static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t li
     return needed ? k_if(k, k_prim(k, p, x, k_int(k, limit), 0)) : 0;
 }
 
+void dot_prefetch_result(const struct dot *d, val m, val n)
+{
+    struct lowering *w = d->w;
+    val coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
+    dot_result_coord(d, m, n, coord);
+    if (d->permute)
+        dot_permuted_coord(d, d->permute, coord, permuted);
+    lower_prefetch(w, d->permute ? node_shape(w->g, d->permute) : &d->out, d->permute ? permuted : coord, 0);
+}
+
 /* Prefetches what the tile's epilogue will read and write: a few cache lines of each array in an iteration of the loop
  * over k, as few as it takes.  Lines of the tiles below are not prefetched, because they would come too early and evict
  * others. */
 static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
 {
-    struct lowering *w = d->w;
-    struct kernel *k = w->k;
+    struct kernel *k = d->w->k;
     int64_t line = LINE_BYTES / (int64_t)dtype_size(d->n->dtype), per_row = (t->cols + line - 1) / line;
     int64_t visits = t->kc / UNROLL_K, lines = t->rows * per_row, each = visits ? (lines + visits - 1) / visits : 0;
     if (!dot_schedule(d)->dot.prefetch_out || !t->last || !each)
@@ -217,12 +226,9 @@ static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
     val visit = ix_div(k, j, UNROLL_K);
     val guard = open_if(k, visits * each > lines, P_LT, visit, lines / each);
     for (int64_t i = 0; i < each; i++) {
-        val number = ix_add(k, ix_scale(k, visit, each), k_int(k, i)), coord[KL_MAX_RANK] = {0};
-        val permuted[KL_MAX_RANK] = {0}, m = ix_add(k, t->m0, ix_div(k, number, per_row));
-        dot_result_coord(d, m, ix_add(k, t->n0, ix_scale(k, ix_mod(k, number, per_row), line)), coord);
-        if (d->permute)
-            dot_permuted_coord(d, d->permute, coord, permuted);
-        lower_prefetch(w, d->permute ? node_shape(w->g, d->permute) : &d->out, d->permute ? permuted : coord, 0);
+        val number = ix_add(k, ix_scale(k, visit, each), k_int(k, i));
+        dot_prefetch_result(d, ix_add(k, t->m0, ix_div(k, number, per_row)),
+                            ix_add(k, t->n0, ix_scale(k, ix_mod(k, number, per_row), line)));
     }
     if (guard)
         k_end(k, guard);

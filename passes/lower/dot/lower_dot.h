@@ -130,8 +130,10 @@ bool dot_begin(struct dot *d, struct lowering *w, ref r);
 val dot_stored_element(const struct dot *d, bool second, val i, val kk);
 /* The same, in the dtype in which it is multiplied. */
 val dot_element(const struct dot *d, bool second, val i, val kk);
-/* The same; for pairs it is elements kk and kk + 1 in one value, as DOT2 takes them.  alone: element kk + 1 does not
- * exist. */
+/* Prefetches what the epilogue of a result reads and writes, a cache line of each. */
+void dot_prefetch_result(const struct dot *d, val m, val n);
+/* Like dot_element; for pairs it is elements kk and kk + 1 in one value, as DOT2 takes them.  alone: element kk + 1
+ * does not exist. */
 val dot_factor(const struct dot *d, bool second, val i, val kk, bool alone);
 /* Like dot_factor for the second operand, at column `at` of run number `run`; each run has columns_run columns. */
 val dot_column_of_run(const struct dot *d, val run, val at, val kk, bool alone);

@@ -125,8 +125,8 @@ static void emit_row(const struct windows_product *c, val row, int64_t first)
     }
 }
 
-/* The tiles of the task's rows, `here` of at most `rows`, which begin with row0.  Those that meet the same elements of the kernel follow each
- * other: the weights of a k-block of one phase stay in the first-level cache. */
+/* The tiles of the task's rows, `here` of at most `rows`, which begin with row0.  Those that meet the same elements of
+ * the kernel follow each other: the weights of a k-block of one phase stay in the first-level cache. */
 static void emit_rows(const struct windows_product *c, val row0, val here, int64_t rows)
 {
     struct kernel *k = c->d->w->k;

@@ -10,17 +10,20 @@ static int64_t image_rows(const struct dot *d)
     return (d->symbolic_n ? 1 : win->images) * win->z.out * win->y.out;
 }
 
-/* Of `all` rows, tiles or other parts of the results of NR channels those of a task: a divisor, at most `most`, and
- * fewer where tasks would be too few for all threads. */
+static int64_t largest_divisor(int64_t n, int64_t most)
+{
+    while (most > 1 && n % most)
+        most--;
+    return most > 1 ? most : 1;
+}
+
+/* Of `all` tiles of the results of NR channels those of a task: a divisor, at most `most`, and fewer where tasks would
+ * be too few for all threads. */
 static int64_t choose_part(const struct dot *d, const struct caps *caps, unsigned nr, int64_t all, int64_t most)
 {
-    int64_t part = most, groups = d->size.m / nr * d->size.batch, tasks = 2 * (int64_t)caps->threads;
+    int64_t groups = d->size.m / nr * d->size.batch, tasks = 2 * (int64_t)caps->threads;
     int64_t fewest = dot_parts(tasks, groups);
-    if (part > all / fewest)
-        part = all / fewest;
-    while (part > 1 && all % part)
-        part--;
-    return part > 1 ? part : 1;
+    return largest_divisor(all, most < all / fewest ? most : all / fewest);
 }
 
 /* Sums of each channel that a task has at most: a share of the second-level cache. */
@@ -30,6 +33,20 @@ static int64_t most_results(const struct caps *caps, unsigned nr)
     return caps->l2_bytes / SHARE / (int64_t)sizeof(float) / nr;
 }
 
+/* The rows of a task: whole images, or a part of one, unless that would be far fewer than of all rows. */
+static int64_t choose_sized_rows(const struct dot *d, const struct caps *caps, unsigned nr)
+{
+    const struct image_windows *win = &d->windows;
+    const int64_t image = win->z.out * win->y.out, tasks = 2 * (int64_t)caps->threads;
+    const int64_t fewest = dot_parts(tasks, d->size.m / nr * d->size.batch); /* of all rows */
+    const int64_t most = most_results(caps, nr) / win->x.out;
+    const int64_t limit = most < win->images * image / fewest ? most : win->images * image / fewest;
+    const int64_t any = largest_divisor(win->images * image, limit);
+    const int64_t even = limit < image ? largest_divisor(image, limit)
+                                       : image * largest_divisor(win->images, limit / image);
+    return 2 * even >= any ? even : any;
+}
+
 /* Rows of results of a task; where a symbol says how many images there are, of whole images or of a part of one.  Of
  * small images there are several, for which weights are packed once, but not so many that tasks would be too few for
  * all threads with the greatest number of images. */
@@ -37,8 +54,10 @@ static int64_t choose_rows(const struct dot *d, const struct caps *caps, unsigne
 {
     enum { ENOUGH = 1024 }; /* results of a channel */
     const int64_t all = image_rows(d), columns = d->windows.x.out, groups = d->size.m / nr * d->size.batch;
+    if (!d->symbolic_n)
+        return choose_sized_rows(d, caps, nr);
     const int64_t rows = choose_part(d, caps, nr, all, most_results(caps, nr) / columns);
-    if (!d->symbolic_n || rows < all)
+    if (rows < all)
         return rows;
     int64_t images = dot_parts(ENOUGH, all * columns), most = d->windows.images * groups / (2 * (int64_t)caps->threads);
     return all * (images < most ? images : most > 1 ? most : 1);

@@ -286,6 +286,22 @@ static void end_chains(const struct windows_product *c, const struct windows_til
     windows_add_chains(c, at, acc);
 }
 
+/* Prefetches where the tile's results will be stored, which is when all of the task are computed: lines of as many rows
+ * as there are channels, each on another page. */
+static void prefetch_results(const struct windows_product *c, val first)
+{
+    const struct dot *d = c->d;
+    struct kernel *k = d->w->k;
+    val last = d->blocks > 1 ? k_prim(k, P_EQ, c->kb, k_int(k, d->blocks - 1), 0) : 0;
+    last = windows_and(k, last, c->parts > 1 ? k_prim(k, P_EQ, c->part, k_int(k, c->parts - 1), 0) : 0);
+    val open = last ? k_if(k, last) : 0;
+    ix_assume_below(k, first, d->len.n);
+    for (int64_t i = 0; i < d->nr; i++)
+        dot_prefetch_result(d, ix_add(k, c->m0, k_int(k, i)), first);
+    if (open)
+        k_end(k, open);
+}
+
 void windows_tile_emit(const struct windows_product *c, const struct windows_tile *t)
 {
     const struct dot *d = c->d;
@@ -303,6 +319,7 @@ void windows_tile_emit(const struct windows_product *c, const struct windows_til
             acc[i] = k_prim(k, P_SELECT, k_prim(k, P_EQ, c->part, k_int(k, 0), 0), zero,
                             k_load(k, c->chains, ix_add(k, at, k_int(k, i * c->apart * d->nr)), 0));
     }
+    prefetch_results(c, first);
     add_block_part(c, t, origin, acc);
     if (parts) {
         val last = k_int(k, c->parts - 1);
