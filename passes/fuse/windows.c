@@ -214,8 +214,8 @@ unsigned windows_segments(const struct window_axis *a, struct window_segment *s)
  * by. */
 int64_t windows_tile_rows(const struct image_windows *w)
 {
-    const int64_t most = w->filters == WINDOWS_CHANNELS ? 14 : 27;
-    return w->y.kernel * w->x.kernel <= most ? w->y.kernel : w->x.kernel <= most ? 1 : 0;
+    const int64_t max = w->filters == WINDOWS_CHANNELS ? 14 : 27;
+    return w->y.kernel * w->x.kernel <= max ? w->y.kernel : w->x.kernel <= max ? 1 : 0;
 }
 
 /* Results of a tile: a divisor of a row's, so that it takes no masks.  Seven are fourteen chains of two vectors, which

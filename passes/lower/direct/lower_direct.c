@@ -187,8 +187,8 @@ static val sums_are_special(const struct direct *c, const val *acc, int64_t n)
     for (; n > 1; n = (n + 1) / 2) /* a tree: a chain of minimums would take as long as the products */
         for (int64_t i = 0; i < n / 2; i++)
             least[i] = k_fold_step(k, FOLD_MIN, least[i], least[n - 1 - i]);
-    val negative = k_splat(k, k_bits(k, KL_I32, 0x80000000)), most = k_load(k, c->most, c->d->w->lane, 0);
-    val infinite = k_prim(k, P_LE, k_splat(k, k_bits(k, KL_I32, 0x7f800000)), most, 0);
+    val negative = k_splat(k, k_bits(k, KL_I32, 0x80000000)), max = k_load(k, c->max_magnitude, c->d->w->lane, 0);
+    val infinite = k_prim(k, P_LE, k_splat(k, k_bits(k, KL_I32, 0x7f800000)), max, 0);
     val all = k_lane_reduce(k, FOLD_MIN, k_prim(k, P_SELECT, infinite, negative, least[0]));
     val times = k_prim(k, P_SELECT, k_prim(k, P_EQ, all, k_bits(k, KL_I32, 0x80000000), 0), k_int(k, 1), k_int(k, 0));
     ix_assume_range(k, times, 0, 1);
@@ -209,8 +209,8 @@ static void sum_windows(const struct direct *c, const struct direct_tile *t, val
     direct_end_chains(k, again, n, acc, carry);
 }
 
-/* Sets `most` for mr rows of the first operand. */
-static void find_most(const struct direct *c, int64_t mr)
+/* Sets `max_magnitude` for mr rows of the first operand. */
+static void find_max_magnitude(const struct direct *c, int64_t mr)
 {
     struct lowering *w = c->d->w;
     struct kernel *k = w->k;
@@ -226,7 +226,7 @@ static void find_most(const struct direct *c, int64_t mr)
     k_next(k, carry, k_fold_step(k, FOLD_MAX, carry, bits));
     w->pred = 0;
     k_end(k, step);
-    k_store(k, c->most, w->lane, k_out(k, carry), 0);
+    k_store(k, c->max_magnitude, w->lane, k_out(k, carry), 0);
     k_end(k, w->lane);
     w->lane = 0;
 }
@@ -334,7 +334,7 @@ static void emit_window_tiles(struct direct *c, val from, val to, int64_t mr)
     struct kernel *k = c->d->w->k;
     int64_t size = c->d->size.k;
     if (c->has_zeros)
-        find_most(c, mr);
+        find_max_magnitude(c, mr);
     c->holds = size == c->z->window && mr * size <= MAX_HELD;
     for (int64_t i = 0; c->holds && i < mr * size; i++)
         c->a[i] = dot_element(c->d, false, ix_add(k, c->m0, k_int(k, i / size)), k_int(k, i % size));
@@ -393,7 +393,7 @@ void dot_direct_emit(struct dot *d, const struct schedule *s)
         direct_begin_parts(&c, &in_parts, s, elements);
     c.has_zeros = (z->step_columns > 1 || z->step_rows > 1) && d->size.k >= MIN_LEFT_OUT;
     if (c.has_zeros)
-        c.most = k_buf(k, BUF_SCRATCH, KL_I32, d->nr, 0);
+        c.max_magnitude = k_buf(k, BUF_SCRATCH, KL_I32, d->nr, 0);
     struct image_windows array;
     const bool widens = s->dot_direct.widen && dot_direct_copies(d, &array);
     const uint32_t copy = !widens ? 0 : k_buf(k, BUF_SCRATCH, KL_F32, array.channels * windows_channel(&array), 0);

@@ -24,8 +24,9 @@ struct direct {
     val a[MAX_HELD];
     val m0, n0, outer;   /* the task's first row of the first operand; first element of windows; image */
     val batch;           /* of the lanes that are of the batch: without these */
-    uint32_t sums, most; /* lbufs, if it has: the sums of a tile; the largest bits of magnitudes of the first operand,
-                            a part of them in each lane */
+    uint32_t sums;       /* lbuf, if it has: the sums of a tile */
+    uint32_t max_magnitude; /* lbuf, likewise: the largest bits of magnitudes of the first operand, a part of them in
+                               each lane */
     struct direct_parts *parts; /* of lanes in the batch, or NULL: a tile's sums have all products at once */
     const struct segment *down, *along; unsigned ndown, nalong;
 };

@@ -98,8 +98,8 @@ bool dot_direct_fits(struct dot *d)
     return z->window <= MAX_ELEMENTS && (z->in_batch ? d->size.n : d->size.k) % z->window == 0;
 }
 
-/* Parts of at most `most` into which a length is divided evenly. */
-static int64_t even_part(int64_t length, int64_t most) { return dot_parts(length, dot_parts(length, most)); }
+/* Parts of at most `max` into which a length is divided evenly. */
+static int64_t even_part(int64_t length, int64_t max) { return dot_parts(length, dot_parts(length, max)); }
 
 /* Bytes of an image's columns, in one channel. */
 static int64_t image_bytes(const struct dot *d) { return d->direct.rows * d->direct.columns * (int64_t)sizeof(float); }
@@ -110,11 +110,11 @@ static int64_t lines_of_part(const struct dot *d, const struct caps *caps, const
 {
     enum { MIN_LINES = 28 }; /* pay for loading and storing the sums */
     const struct dot_direct *z = &d->direct;
-    int64_t bytes = 2 * z->columns * (int64_t)sizeof(float), most = caps->l1_bytes * 5 / 8 / bytes;
-    most = most > MIN_LINES ? most : MIN_LINES;
+    int64_t bytes = 2 * z->columns * (int64_t)sizeof(float), max = caps->l1_bytes * 5 / 8 / bytes;
+    max = max > MIN_LINES ? max : MIN_LINES;
     if (d->size.n > s->dot_direct.elements) /* code for each of several parts of a large window is read more often */
-        most = DOT_BLOCK;
-    int64_t lines = most < z->rows ? even_part(z->rows, most) : most / z->rows * z->rows;
+        max = DOT_BLOCK;
+    int64_t lines = max < z->rows ? even_part(z->rows, max) : max / z->rows * z->rows;
     return lines < d->size.k ? lines : d->size.k;
 }
 
@@ -123,14 +123,14 @@ static int64_t matrices_of_task(const struct dot *d, const struct caps *caps, co
 {
     enum { ADJACENT_BYTES = 8192 };
     int64_t all = d->size.batch / d->direct.columns, tasks = 2 * (int64_t)caps->threads;
-    int64_t most = dot_parts(ADJACENT_BYTES, image_bytes(d));
-    if (most > all / tasks)
-        most = all / tasks;
+    int64_t max = dot_parts(ADJACENT_BYTES, image_bytes(d));
+    if (max > all / tasks)
+        max = all / tasks;
     if (!size_is_constant(d->len.batch) || (s->dot_direct.lines == d->size.k && d->blocks == 1))
         return 1;
-    while (most > 1 && all % most)
-        most--;
-    return most > 1 ? most : 1;
+    while (max > 1 && all % max)
+        max--;
+    return max > 1 ? max : 1;
 }
 
 /* Of lanes in the batch: rows of the first operand and elements of windows, each of which loads a vector a product. */
@@ -155,9 +155,9 @@ static void choose_windows(const struct dot *d, const struct caps *caps, int64_t
     enum { MAX_TILE_ROWS = 8 };
     const struct dot_direct *z = &d->direct;
     int64_t each = s->dot_direct.mr * dot_parts(s->dot_direct.nr, caps->vector_bytes / 4);
-    int64_t most = sums / each > 1 ? sums / each : 1;
+    int64_t max = sums / each > 1 ? sums / each : 1;
     if (!s->dot_direct.rows) {
-        int64_t rows = even_part(z->rows, most < MAX_TILE_ROWS ? most : MAX_TILE_ROWS);
+        int64_t rows = even_part(z->rows, max < MAX_TILE_ROWS ? max : MAX_TILE_ROWS);
         rows = dot_parts(rows, z->step_rows) * z->step_rows;
         s->dot_direct.rows = (uint32_t)(rows < z->rows ? rows : z->rows);
     }

@@ -112,8 +112,8 @@ static void add_lines_of_part(struct direct *c, struct direct_tile *t, int64_t m
         direct_end_chains(k, image, mr * n, acc, carry);
 }
 
-/* The place of sum i of the tile in the task's sums. */
-static val sum_place(const struct direct *c, const struct direct_tile *t, val matrix, int64_t i)
+/* The index of sum i of the tile in the task's sums. */
+static val sum_index(const struct direct *c, const struct direct_tile *t, val matrix, int64_t i)
 {
     struct kernel *k = c->d->w->k;
     const int64_t tiles = dot_parts(c->z->columns, c->d->nr), nr = c->d->nr;
@@ -135,7 +135,7 @@ static void emit_lines(struct direct *c, struct direct_tile *t, val matrix, int6
     for (int64_t i = 0; i < mr * n; i++) {
         acc[i] = k_splat(k, k_bits(k, d->dtype, 0));
         if (p) {
-            val before = k_load(k, end && p->sums ? p->sums : p->chains, sum_place(c, t, matrix, i), 0);
+            val before = k_load(k, end && p->sums ? p->sums : p->chains, sum_index(c, t, matrix, i), 0);
             acc[i] = end ? before : k_prim(k, P_SELECT, first, acc[i], before);
         }
     }
@@ -144,7 +144,7 @@ static void emit_lines(struct direct *c, struct direct_tile *t, val matrix, int6
     d->batch_index = ix_add(k, ix_scale(k, c->batch, c->z->columns), ix_add(k, t->column, d->w->lane));
     for (int64_t i = 0; i < mr * n; i++)
         if (p && !end)
-            k_store(k, p->chains, sum_place(c, t, matrix, i), acc[i], 0);
+            k_store(k, p->chains, sum_index(c, t, matrix, i), acc[i], 0);
         else
             dot_epilogue(d, ix_add(k, c->m0, k_int(k, i / n)), ix_add(k, c->n0, k_int(k, i % n)), acc[i]);
     dot_end_columns(d);

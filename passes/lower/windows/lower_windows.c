@@ -81,11 +81,11 @@ struct windows_edges dot_windows_edges(const struct dot *d, int64_t results)
 {
     const struct image_windows *win = &d->windows;
     const int64_t tiles = win->x.out / results, tile = results * win->x.stride;
-    const int64_t most = win->outside ? tiles : 1;
+    const int64_t max = win->outside ? tiles : 1;
     struct windows_edges e = {0};
-    while (e.left < most && win->x.first > e.left * tile)
+    while (e.left < max && win->x.first > e.left * tile)
         e.left++;
-    while (e.right < most && e.left + e.right < tiles &&
+    while (e.right < max && e.left + e.right < tiles &&
            ((tiles - e.right) * results - 1) * win->x.stride + (win->x.kernel - 1) * win->x.dilation >= win->x.end)
         e.right++;
     return e;
@@ -222,8 +222,8 @@ static void pack_images(const struct windows_product *c)
     k_end(k, column);
 }
 
-/* Sets `most` to the largest bits of a magnitude in the panel. */
-static void find_most(const struct windows_product *c)
+/* Sets `max_magnitude` to the largest bits of a magnitude in the panel. */
+static void find_max_magnitude(const struct windows_product *c)
 {
     struct kernel *k = c->d->w->k;
     val lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, c->d->nr), 1), zero = k_splat(k, k_bits(k, KL_I32, 0));
@@ -232,7 +232,7 @@ static void find_most(const struct windows_product *c)
     val bits = k_inst(k, L_OP(P_BITS), KL_I32, k_prim(k, P_ABS, weight, 0, 0), 0, 0, 0);
     k_next(k, carry, k_fold_step(k, FOLD_MAX, carry, bits));
     k_end(k, step);
-    k_store(k, c->most, k_int(k, 0), k_lane_reduce(k, FOLD_MAX, k_out(k, carry)), 0);
+    k_store(k, c->max_magnitude, k_int(k, 0), k_lane_reduce(k, FOLD_MAX, k_out(k, carry)), 0);
     k_end(k, lane);
 }
 
@@ -305,7 +305,7 @@ void windows_begin_block(struct windows_product *c)
     else
         pack_steps(c);
     if (windows_pad(&c->win->z) || windows_pad(&c->win->y) || windows_pad(&c->win->x))
-        find_most(c);
+        find_max_magnitude(c);
 }
 
 void windows_end_block(struct windows_product *c)
@@ -342,7 +342,7 @@ void windows_scratch(struct windows_product *c, uint32_t square)
         c->chains = k_buf(k, BUF_SCRATCH, KL_F32, c->results * d->nr, 0);
     c->sums = k_buf(k, BUF_SCRATCH, KL_F32, c->results * d->nr, 0);
     c->square = k_buf(k, BUF_SCRATCH, KL_F32, (int64_t)square * square, 0);
-    c->most = k_buf(k, BUF_SCRATCH, KL_I32, 1, 0);
+    c->max_magnitude = k_buf(k, BUF_SCRATCH, KL_I32, 1, 0);
 }
 
 void dot_windows_emit(struct dot *d, const struct schedule *s)

@@ -38,8 +38,8 @@ struct windows_product {
     int64_t each;                                /* results of which squares are made: all, or of an image */
     val here;                                    /* 0, or the task's images, which may be fewer than it has room for */
     int64_t apart;                               /* a tile's results: 1, or the gap between the images' elements */
-    uint32_t images, panel, chains, sums, square, most; /* lbufs; chains: of the k-block's parts so far; most: the
-                                                           largest bits of a magnitude in the panel */
+    uint32_t images, panel, chains, sums, square; /* lbufs; chains: of the k-block's parts so far */
+    uint32_t max_magnitude;                      /* lbuf: the largest bits of a magnitude in the panel */
     val m0, n0;                                  /* the task's first channel and first result */
     val kb, k0, end;                             /* the k-block: its number, and first and last index + 1 */
     int64_t channels, parts;                     /* of images in a part of a k-block; parts of a k-block */

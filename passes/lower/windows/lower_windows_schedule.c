@@ -10,24 +10,24 @@ static int64_t image_rows(const struct dot *d)
     return (d->symbolic_n ? 1 : win->images) * win->z.out * win->y.out;
 }
 
-static int64_t largest_divisor(int64_t n, int64_t most)
+static int64_t largest_divisor(int64_t n, int64_t max)
 {
-    while (most > 1 && n % most)
-        most--;
-    return most > 1 ? most : 1;
+    while (max > 1 && n % max)
+        max--;
+    return max > 1 ? max : 1;
 }
 
-/* Of `all` tiles of the results of NR channels those of a task: a divisor, at most `most`, and fewer where tasks would
+/* Of `all` tiles of the results of NR channels those of a task: a divisor, at most `max`, and fewer where tasks would
  * be too few for all threads. */
-static int64_t choose_part(const struct dot *d, const struct caps *caps, unsigned nr, int64_t all, int64_t most)
+static int64_t choose_part(const struct dot *d, const struct caps *caps, unsigned nr, int64_t all, int64_t max)
 {
     int64_t groups = d->size.m / nr * d->size.batch, tasks = 2 * (int64_t)caps->threads;
-    int64_t fewest = dot_parts(tasks, groups);
-    return largest_divisor(all, most < all / fewest ? most : all / fewest);
+    int64_t min_parts = dot_parts(tasks, groups);
+    return largest_divisor(all, max < all / min_parts ? max : all / min_parts);
 }
 
 /* Sums of each channel that a task has at most: a share of the second-level cache. */
-static int64_t most_results(const struct caps *caps, unsigned nr)
+static int64_t max_results(const struct caps *caps, unsigned nr)
 {
     enum { SHARE = 10 };
     return caps->l2_bytes / SHARE / (int64_t)sizeof(float) / nr;
@@ -38,9 +38,9 @@ static int64_t choose_sized_rows(const struct dot *d, const struct caps *caps, u
 {
     const struct image_windows *win = &d->windows;
     const int64_t image = win->z.out * win->y.out, tasks = 2 * (int64_t)caps->threads;
-    const int64_t fewest = dot_parts(tasks, d->size.m / nr * d->size.batch); /* of all rows */
-    const int64_t most = most_results(caps, nr) / win->x.out;
-    const int64_t limit = most < win->images * image / fewest ? most : win->images * image / fewest;
+    const int64_t min_parts = dot_parts(tasks, d->size.m / nr * d->size.batch); /* of all rows */
+    const int64_t max = max_results(caps, nr) / win->x.out;
+    const int64_t limit = max < win->images * image / min_parts ? max : win->images * image / min_parts;
     const int64_t any = largest_divisor(win->images * image, limit);
     const int64_t even = limit < image ? largest_divisor(image, limit)
                                        : image * largest_divisor(win->images, limit / image);
@@ -56,11 +56,11 @@ static int64_t choose_rows(const struct dot *d, const struct caps *caps, unsigne
     const int64_t all = image_rows(d), columns = d->windows.x.out, groups = d->size.m / nr * d->size.batch;
     if (!d->symbolic_n)
         return choose_sized_rows(d, caps, nr);
-    const int64_t rows = choose_part(d, caps, nr, all, most_results(caps, nr) / columns);
+    const int64_t rows = choose_part(d, caps, nr, all, max_results(caps, nr) / columns);
     if (rows < all)
         return rows;
-    int64_t images = dot_parts(ENOUGH, all * columns), most = d->windows.images * groups / (2 * (int64_t)caps->threads);
-    return all * (images < most ? images : most > 1 ? most : 1);
+    int64_t images = dot_parts(ENOUGH, all * columns), max = d->windows.images * groups / (2 * (int64_t)caps->threads);
+    return all * (images < max ? images : max > 1 ? max : 1);
 }
 
 bool lower_reads_windows(const struct caps *caps)
@@ -74,9 +74,9 @@ bool lower_reads_windows(const struct caps *caps)
 static int64_t choose_channels(const struct dot *d, const struct caps *caps, unsigned mr, unsigned nr)
 {
     const struct image_windows *win = &d->windows;
-    int64_t bytes = (d->blocks > 1 ? d->kblock : d->size.k) * nr * d->element, most = caps->l1_bytes * 5 / 8;
+    int64_t bytes = (d->blocks > 1 ? d->kblock : d->size.k) * nr * d->element, max = caps->l1_bytes * 5 / 8;
     bytes /= windows_apart(&win->x, mr) * win->y.gap * win->z.gap;
-    return dot_parts(dot_windows_block_channels(d), dot_parts(bytes, most));
+    return dot_parts(dot_windows_block_channels(d), dot_parts(bytes, max));
 }
 
 static bool tile_divides(const struct dot *d, const struct schedule *s)
@@ -154,7 +154,7 @@ bool dot_windows_weights_choose(struct dot *d, struct schedule *s)
         s->dot_windows_weights.square = (uint16_t)(caps->vector_bytes / 4 < nr ? caps->vector_bytes / 4 : nr);
     const int64_t tiles = windows_weight_tiles(d, mr);
     if (!s->dot_windows_weights.tiles)
-        s->dot_windows_weights.tiles = (uint32_t)choose_part(d, caps, nr, tiles, most_results(caps, nr) / mr);
+        s->dot_windows_weights.tiles = (uint32_t)choose_part(d, caps, nr, tiles, max_results(caps, nr) / mr);
     if (open) {
         int64_t results = (int64_t)s->dot_windows_weights.tiles * mr * nr;
         s->grain = lower_grain(tiles / s->dot_windows_weights.tiles * d->size.batch * (d->size.m / nr),

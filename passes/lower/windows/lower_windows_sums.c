@@ -143,7 +143,7 @@ val windows_has_special(const struct windows_product *c, const val *acc)
     }
     least = k_lane_reduce(k, FOLD_MIN, least);
     val negative = k_prim(k, P_EQ, least, k_bits(k, KL_I32, 0x80000000), 0);
-    val infinite = k_prim(k, P_LE, k_bits(k, KL_I32, 0x7f800000), k_load(k, c->most, k_int(k, 0), 0), 0);
+    val infinite = k_prim(k, P_LE, k_bits(k, KL_I32, 0x7f800000), k_load(k, c->max_magnitude, k_int(k, 0), 0), 0);
     val times = k_prim(k, P_SELECT, k_prim(k, P_OR, negative, infinite, 0), k_int(k, 1), k_int(k, 0));
     ix_assume_range(k, times, 0, 1);
     return times;
