@@ -84,7 +84,7 @@ static kl_status expm_fn(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor 
 static kl_tensor expm_size(kl_tensor a)
 {
     kl_tensor size = kl_max(kl_sum(kl_abs(a), 1, (int[]){1}, true), 1, (int[]){2}, true);
-    return kl_where(kl_and(kl_gt(size, solve_number(a, 0)), kl_is_finite(size)), size, solve_number(a, 1));
+    return solve_divisor(size);
 }
 
 /* in: a, its exponential, the gradient, which is divided by its size: squarings that a alone does not need lose digits

@@ -198,8 +198,7 @@ static kl_status ode_backward_interval(void *ctx, const kl_tensor *in, int64_t n
 /* [] The largest size of an element; 1 where that is 0 or not finite. */
 static kl_tensor ode_size(kl_tensor a)
 {
-    kl_tensor size = kl_max(kl_abs(a), 0, NULL, false);
-    return kl_where(kl_and(kl_gt(size, solve_number(size, 0)), kl_is_finite(size)), size, solve_number(size, 1));
+    return solve_divisor(kl_max(kl_abs(a), 0, NULL, false));
 }
 
 /* in: y0, times, parameters, the result, its gradient, which is divided by its size: the gradients are linear in it,

@@ -21,6 +21,12 @@ static inline kl_tensor solve_number(kl_tensor t, double value)
 static inline double solve_epsilon(kl_dtype d) { return d == KL_F64 ? 0x1p-52 : 0x1p-23; }
 /* The square root of the smallest normal number over solve_epsilon: squares of smaller numbers lose digits. */
 static inline double solve_tiny(kl_dtype d) { return d == KL_F64 ? 0x1p-485 : 0x1p-51; }
+/* Sizes to divide by: 1 where one is 0 or not finite. */
+static inline kl_tensor solve_divisor(kl_tensor size)
+{
+    kl_tensor valid = kl_and(kl_gt(size, solve_number(size, 0)), kl_is_finite(size));
+    return kl_where(valid, size, solve_number(size, 1));
+}
 static inline kl_tensor solve_transposed(kl_tensor a) { return kl_transpose(a, -1, -2); }
 
 /* ---- matrix.c ---- */

@@ -84,8 +84,7 @@ static kl_status lu_column(void *ctx, const kl_tensor *in, int64_t nin, kl_tenso
 /* L with its diagonal of ones, of the first rows and columns of what lu_halves returns. */
 static kl_tensor lu_lower(const struct matrices *x, kl_tensor packed, int64_t n)
 {
-    kl_tensor one = kl_expand(kl_eye(x->device, x->dtype, n, n), 3, (int64_t[]){x->B, n, n});
-    return kl_add(kl_tril(linalg_block(packed, 0, n, 0, n), -1), one);
+    return kl_add(kl_tril(linalg_block(packed, 0, n, 0, n), -1), linalg_identity(x, n, n));
 }
 
 /* a [B, n, m], n >= m; out: L below the diagonal and U [B, n, m], the order of a's rows [B, n], its sign [B] */
@@ -221,7 +220,7 @@ kl_tensor kl_inverse(kl_tensor a)
     struct thread *t = linalg_begin("inverse", &a, NULL, true, &v, NULL, &x);
     if (!t)
         return op_failed();
-    kl_tensor one = kl_expand(kl_eye(x.device, x.dtype, x.n, x.n), 3, (int64_t[]){x.B, x.n, x.n});
+    kl_tensor one = linalg_identity(&x, x.n, x.n);
     return compose_end(t, linalg_result(&x, "inverse", solve_system(&x, a, one), &v.shape));
 }
 
@@ -266,7 +265,7 @@ static kl_status det_backward(void *ctx, const kl_tensor *in, int64_t nin, kl_te
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
-    kl_tensor one = kl_expand(kl_eye(x->device, x->dtype, x->n, x->n), 3, (int64_t[]){x->B, x->n, x->n});
+    kl_tensor one = linalg_identity(x, x->n, x->n);
     kl_tensor scale = kl_reshape(kl_mul(in[1], in[2]), 3, (int64_t[]){x->B, 1, 1});
     out[0] = kl_mul(solve_by_elimination(x, linalg_transposed(in[0]), one), scale);
     return KL_OK;

@@ -39,6 +39,11 @@ static inline kl_tensor linalg_transposed(kl_tensor a) { return kl_transpose(a, 
 static inline kl_tensor linalg_minus_product(kl_tensor c, kl_tensor a, kl_tensor b) { return kl_fma(kl_neg(a), b, c); }
 /* Rows or columns of the first half; a multiple of whole vectors. */
 static inline int64_t linalg_first_half(int64_t n) { return (n / 2 + 31) / 32 * 32; }
+/* [B, n, m] */
+static inline kl_tensor linalg_identity(const struct matrices *x, int64_t n, int64_t m)
+{
+    return kl_expand(kl_eye(x->device, x->dtype, n, m), 3, (int64_t[]){x->B, n, m});
+}
 /* Some rows and columns of a [B, n, m]. */
 static inline kl_tensor linalg_block(kl_tensor a, int64_t row, int64_t rows, int64_t column, int64_t columns)
 {

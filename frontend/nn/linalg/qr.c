@@ -52,7 +52,7 @@ static kl_tensor reflect_factor(const struct matrices *x, kl_tensor v, kl_tensor
     int64_t dims[KL_MAX_RANK];
     kl_shape(w, dims);
     struct matrices t = {true, transposed, x->B, dims[1], dims[2], x->device, x->dtype, x->given};
-    kl_tensor one = kl_expand(kl_eye(x->device, x->dtype, t.n, t.n), 3, (int64_t[]){x->B, t.n, t.n}), y = kl_none;
+    kl_tensor one = linalg_identity(x, t.n, t.n), y = kl_none;
     kl_tensor in[2] = {kl_add(kl_triu(kl_matmul(linalg_transposed(v), v), 1), one), w};
     linalg_substitute_halves(&t, in, 2, &y, 1);
     return y;
@@ -90,7 +90,7 @@ static kl_status qr_scan(void *ctx, const kl_tensor *in, int64_t nin, kl_tensor 
 {
     struct matrices *x = ctx;
     (void)nin, (void)nout;
-    kl_tensor r[2], q = kl_expand(kl_eye(x->device, x->dtype, x->n, x->m), 3, (int64_t[]){x->B, x->n, x->m});
+    kl_tensor r[2], q = linalg_identity(x, x->n, x->m);
     kl_status status = x->m > QR_BLOCK ? qr_halves(x, in[0], r) : qr_columns(x, in[0], r);
     if (status != KL_OK)
         return status;

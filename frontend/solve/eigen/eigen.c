@@ -8,9 +8,9 @@ static kl_status eigen_block(void *ctx, const kl_tensor *in, int64_t nin, kl_ten
     const struct solve_matrices *x = ctx;
     (void)nin, (void)nout;
     int64_t n = x->n;
-    kl_tensor poison = solve_poison(in[0]), one = solve_number(in[0], 1);
+    kl_tensor poison = solve_poison(in[0]);
     kl_tensor scale = kl_max(kl_abs(in[0]), 2, (int[]){1, 2}, true); /* [B, 1, 1] so that no square overflows */
-    scale = kl_where(kl_and(kl_gt(scale, solve_number(scale, 0)), kl_is_finite(scale)), scale, one);
+    scale = solve_divisor(scale);
     kl_tensor t[4] = {kl_permute(kl_div(in[0], scale), (int[]){1, 2, 0})};
     solve_tridiagonal(x, t);
     kl_tensor arrays[3] = {t[2], t[3], t[1]};

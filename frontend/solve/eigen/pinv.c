@@ -16,8 +16,7 @@ static kl_tensor pinv_by_qr(const struct pinv *p, kl_tensor a, kl_tensor *defici
 {
     enum { MARGIN = 8 }; /* the norm of a computed inverse is that of the inverse to less than this factor */
     bool wide = p->x.m < p->x.n;
-    kl_tensor one = solve_number(a, 1), scale = kl_max(kl_abs(a), 2, (int[]){1, 2}, true), r; /* no square overflows */
-    scale = kl_where(kl_gt(scale, solve_number(scale, 0)), scale, one);
+    kl_tensor scale = solve_divisor(kl_max(kl_abs(a), 2, (int[]){1, 2}, true)), r; /* no square overflows */
     a = kl_div(wide ? solve_transposed(a) : a, scale);
     kl_tensor q = kl_qr(a, &r), inverse = kl_triangular_solve(r, solve_transposed(q), true, false);
     kl_tensor size = kl_mul(pinv_norm(r), pinv_norm(inverse)); /* at least the condition number */

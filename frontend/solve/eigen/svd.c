@@ -36,9 +36,9 @@ void solve_svd(const struct solve_matrices *x, kl_tensor a, kl_tensor *out)
     kl_shape(a, dims);
     bool wide = dims[1] < dims[2];
     int64_t m = wide ? dims[2] : dims[1], n = wide ? dims[1] : dims[2];
-    kl_tensor poison = solve_poison(a), one = solve_number(a, 1), zero = solve_number(a, 0), q = kl_none;
+    kl_tensor poison = solve_poison(a), q = kl_none;
     kl_tensor scale = kl_max(kl_abs(a), 2, (int[]){1, 2}, true); /* so that no square overflows */
-    scale = kl_where(kl_and(kl_gt(scale, zero), kl_is_finite(scale)), scale, one);
+    scale = solve_divisor(scale);
     a = kl_div(wide ? solve_transposed(a) : a, scale);
     if (m > n)
         q = kl_qr(a, &a);
